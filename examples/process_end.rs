@@ -68,7 +68,7 @@ fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     Ok(Device::emulated_with(options)?)
 }
 
-/// Runs in the parent: ends a child in each way, and reads the device's figure.
+/// Runs in the parent: starts a child for each of [`ENDS`], and reads the device's bytes in use.
 fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
     let device = open(account)?;
     let heap = Heap::new(&device)?;

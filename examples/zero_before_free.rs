@@ -61,7 +61,8 @@ fn main() -> Result<(), Box<dyn StdError>> {
     read_from_another_process()
 }
 
-/// Starts a child that writes markers and releases the memory. Prints how many another child finds.
+/// Starts a child that writes markers and releases the memory. Prints how many another child finds
+/// in its memory.
 fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
@@ -75,7 +76,7 @@ fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Starts a child that counts the markers in new memory. Returns the child's output.
+/// Starts a second child that counts the first child's markers. Returns the second child's output.
 fn finding() -> Result<String, Box<dyn StdError>> {
     let mut reader = start("read")?;
     let mut text = String::new();

@@ -171,8 +171,8 @@ inline void reclaim(Peer &peer) {
     exit(3);
   }
   const size_t enough = size_t(10) << 30;
-  // The first allocation of a process takes some memory for good. It does not count as memory of
-  // the allocator.
+  // The first allocation of a process takes some memory that no call gives back. It is made before
+  // the first reading of the free memory, so that this memory does not count as the allocator's.
   peer.free(peer.alloc(size_t(1) << 20, 0), size_t(1) << 20, 0);
   peer.reclaim();
   size_t before = free_memory(), bytes = 0;

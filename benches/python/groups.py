@@ -63,7 +63,8 @@ def main():
 
 
 def of_gpuheap(heap, values, keys, groups):
-    """Returns functions that sum. Each returns a function that copies the sums to the host."""
+    """Returns the ways to sum, by name. Each way is a function that sums on the device, and returns
+    a function that copies the sums to the host."""
     values, keys = heap.array(values), heap.array(keys)
     codes = keys.astype("uint32")
 

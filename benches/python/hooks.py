@@ -54,7 +54,8 @@ def told(pairs, calls=5_000, threads=1):
 """
 
 # Maps a library to the module that shows whether the library is installed, the ways to measure
-# besides its own allocator, the target for a pair in nanoseconds, and the program to run.
+# besides its own allocator, the target in nanoseconds for a pair (allocate and free), and the
+# program to run.
 LIBRARIES = {
     "heap": (
         "gpuheap",
@@ -64,7 +65,7 @@ LIBRARIES = {
 if HOOK:
     heap = gpuheap.Heap(DEVICE, track=TRACK)
 else:
-    # Lower bound: a Python object that does nothing, made by one method and freed by another.
+    # Lower bound of the time: an object that does nothing, made by one method and freed by another.
     class Nothing:
         __slots__ = ()
         def alloc(self, size): return Nothing()
@@ -112,7 +113,7 @@ if HOOK:
     gpuheap.cupy.install(gpuheap.Heap(DEVICE, track=TRACK))
 pairs = {name: lambda size=size: cupy.empty(size, "u1") for name, size in SIZES.items()}
 if WAY == "hook":
-    # Lower bound, in parts. CuPy makes both objects for any memory that it did not allocate.
+    # Parts of the hook's time: its lower bound. CuPy makes both objects for all memory of others.
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
     block = gpuheap.Heap(DEVICE).alloc(1024)
     memory = UnownedMemory(block.ptr, 1024, block, 0)
@@ -135,7 +136,7 @@ else:
     resource = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 28)
 pairs = {name: lambda size=size: resource.deallocate(resource.allocate(size), size) for name, size in SIZES.items()}
 if HOOK:
-    # Lower bound: Python callbacks that do nothing, and the calls that read RMM's stream handle.
+    # Lower bound of the hook's time: callbacks that do nothing, and the calls that read a stream.
     from rmm.pylibrmm.stream import DEFAULT_STREAM
     empty = rmm.mr.CallbackMemoryResource(lambda nbytes, stream: 4096, lambda address, nbytes, stream: None)
     pairs["part: empty callbacks"] = lambda: empty.deallocate(empty.allocate(1024), 1024)
@@ -234,7 +235,7 @@ class Failed(Exception):
 def figures(
     program: str, ways: list[str], options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Runs a program in each way, in all rounds. Returns the medians, keyed by row and way."""
+    """Runs a program in each way (own, hook, lines) and round. Returns medians by row and way."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for way in ways:

@@ -98,7 +98,7 @@ def smallest(hook, name, live):
     of live bytes. Searches in steps of 0.5 %. Returns None if the program needs more than 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
-        # Most programs complete with little more than `live`, so try small limits first.
+        # Most programs complete with a limit little above `live`, so small limits are tried first.
         middle = min((fails + passes) // 2, fails + 4)
         limit = live + live * middle // 200
         if run(hook, "gpuheap", [name], GPUHEAP_MEMORY_LIMIT=str(limit)) is None:

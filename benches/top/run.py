@@ -5,7 +5,7 @@
 
 GPUHEAP is the command, LIBNVML the emulated NVML (libnvml_emulated.so). The 200 real processes
 sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints the share of a core that top
-uses after the doctor's first examination.
+uses after its first examination of the machine with the rules of gpuheap doctor.
 """
 
 from __future__ import annotations

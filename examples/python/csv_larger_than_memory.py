@@ -6,7 +6,7 @@ small container. There, pandas fails, and the sum over batches succeeds.
     python csv_larger_than_memory.py                # a file of 256 MiB, on an emulated device
     python csv_larger_than_memory.py 1024 cuda:0    # a file of 1 GiB, on a GPU
 
-Needs pyarrow and pandas. An emulated device's memory is host memory, and counts against that cap.
+Needs pyarrow and pandas. An emulated device's memory is host memory, and counts against the cap.
 """
 
 import os
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 MIB = 1 << 20
-# Keeps allocators from reserving addresses ahead of use, because the cap counts addresses.
+# Keeps allocators from reserving addresses ahead of use, because `cap` limits the address space.
 PLAIN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 

@@ -9,8 +9,8 @@ use gpuheap_replay::{Program, json, run};
 use gpuheap_trace::{ReadOptions, Trace, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Memory of the device, in bytes. Some models reserve half of the memory by default. A small trace
-/// fits into the rest.
+/// Memory of the device, in bytes. Some models of allocators reserve half of the memory by default.
+/// A small trace fits into the rest.
 const DEVICE: u64 = 1 << 30;
 /// Limit of the unpacked file, in bytes.
 const UNPACKED_LIMIT: u64 = 64 << 20;

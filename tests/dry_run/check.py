@@ -21,9 +21,9 @@ import rows
 
 # Maximum relative errors of each figure of a dry run, from the GPU's figure in figures.csv. The
 # first applies to most rows, and the second to rows of figures.csv with a reason in the column
-# `apart`. The second limit is highest for allocations, because cuDNN's fastest plans need a few
-# hundred bytes or none. timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200,
-# and 5,047 in a dry run.
+# `apart`. The second limit is highest for allocations: cuDNN's fastest plans need a workspace of a
+# few hundred bytes or none, and each workspace is an allocation. timm's resnet50 made 5,369 to
+# 5,432 allocations in ten runs on the H200, and 5,047 in a dry run.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -32,8 +32,8 @@ MARKS = {
     "in_use": (0.03, 0.03),
 }
 # Maximum relative errors of programs with sizes that depend on computed results. MOST_OF_RESULTS
-# limits figures above the GPU's figure. The other two limit figures below the GPU's figure:
-# requested memory may be a few bytes too low, and the order of addresses may lower reserved memory.
+# limits figures above the GPU's figure. BELOW_OF_RESULTS and BELOW limit lower figures: requested
+# memory may be a few bytes too low, and the order of addresses may lower reserved memory.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
@@ -101,8 +101,8 @@ def check_reads(options):
 
 
 def check_remedies(options):
-    """Runs shards.py. Exits with a message if the run of a remedy fails, or if the FSDP remedy
-    takes other amounts of memory than a real group of ranks."""
+    """Runs shards.py. Exits with a message if a run with a remedy (a change that saves memory)
+    fails. Also exits if the FSDP remedy takes other amounts of memory than real ranks."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
     group = {
         "program": "-m torch.distributed.run",

@@ -2,7 +2,8 @@
 
     rows.py SOURCES FOLDER PYTHON
 
-Copies the files that sources.csv lists from clones in SOURCES to FOLDER, and makes their data.
+Copies the files that sources.csv lists from clones in SOURCES to FOLDER, and makes the programs'
+data.
 """
 
 import csv

@@ -78,7 +78,7 @@ def summary(measured):
 
 def is_beyond(row, found):
     """Returns whether a figure of the dry run differs too much from the GPU's figure (MARKS of
-    check.py), although figures.csv gives no reason for a difference."""
+    check.py), and figures.csv gives no reason for a difference."""
     if not found or row["apart"]:
         return False
     pairs = [(key, int(row[key]), int(found[key] or 0)) for key in check.MARKS if row[key]]

@@ -47,7 +47,7 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   return address;
 }
 
-// Frees in the order of the stream that `allocate` got and of the streams that used_on named.
+// Frees memory in the order of the stream passed to `allocate` and the streams passed to `used_on`.
 extern "C" void release(void *address, ssize_t, int device, void *) {
   // Destructors call this function, so it must not throw. A forked worker has no memory to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);

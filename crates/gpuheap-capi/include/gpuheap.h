@@ -187,9 +187,9 @@ typedef struct gpuheap_options {
   // Idle time in milliseconds. If the heap neither allocates nor frees for so long, a thread
   // returns all cached memory to the driver. If it is 0, the heap has no such thread.
   uint64_t idle_trim_milliseconds;
-  // Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
+  // Fills memory with zeros when it is freed. 1: yes. -1: never. 0: if the environment sets it.
   int32_t zero_on_free;
-  // Fills memory with zeros when it is allocated. 1: yes. -1: no, even if the environment sets
+  // Fills memory with zeros when it is allocated. 1: yes. -1: never. 0: if the environment sets
   // it.
   int32_t zero_on_alloc;
   // 1: takes no option from the environment.
@@ -204,9 +204,9 @@ typedef struct gpuheap_options {
   // to a new stream. Frees bypass the thread caches.
   int32_t unannounced_streams;
   // Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
-  // peak. 0.04 is 4 %. Beyond it, the pool maps free pieces together. Negative: no such memory,
-  // so the pool always maps free pieces first. 0: from the environment, else 4 %. While the
-  // device is far from full, the default is at least 1/72 of the device.
+  // peak. 0.04 is 4 %. If a request needs more, the pool maps free pieces together. Negative:
+  // none, so the pool always maps free pieces first. 0: from the environment, else 4 %. While
+  // the device is far from full, the default is at least 1/72 of the device.
   double slack;
 } gpuheap_options;
 
@@ -316,13 +316,13 @@ typedef struct gpuheap_site {
   // Number of outstanding allocations, or the growth of that number.
   int64_t allocations;
   // Operating system's id of the thread that allocated most of these bytes. 0 if the id is
-  // unknown, and from gpuheap_list_growth.
+  // unknown. gpuheap_list_growth always sets 0.
   uint64_t thread_id;
   // Kind of the memory, a gpuheap_kind.
   uint32_t kind;
   // Line of the place in its source file, counted from 1. 0 if the line is unknown.
   uint32_t line;
-  // Name of the thread that thread_id identifies. Empty from gpuheap_list_growth.
+  // Name of the thread that thread_id identifies. gpuheap_list_growth leaves it empty.
   char thread[64];
   // Name of the function that allocated. Empty if unknown.
   char function[128];
@@ -451,12 +451,12 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 // also returns cached memory to the driver, from all heaps of the process.
 //
 // stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
-// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
-// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-// with the pool "driver" refuses that stream. To order work after that stream, another thread uses
-// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
-// unless the heap was opened with unannounced_streams. address: receives the address; null on
-// failure, and for 0 bytes. A null address needs no free.
+// stream. 0x2 is the calling thread's own default stream. It ends with the thread, without a call
+// of gpuheap_stream_ended. The thread's destructors of thread-local variables must not use memory
+// of the heap. A heap with the pool "driver" refuses that stream. To order work after that stream,
+// another thread uses the legacy default stream. Before any other stream is destroyed, call
+// gpuheap_stream_ended, unless the heap was opened with unannounced_streams. address: receives the
+// address; null on failure, and for 0 bytes. A null address needs no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
@@ -475,7 +475,7 @@ enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
 // Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
 // the other blocks are still freed. The status and the text describe the first failure.
 //
-// count: number of blocks. addresses: count addresses. The array is not changed.
+// count: number of blocks. addresses: array of the count addresses, not changed.
 enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
                                        size_t count,
                                        void *const *addresses);

@@ -839,9 +839,9 @@ class thrust_allocator {
 };
 #endif
 
-// Memory resource of CCCL (cuda::mr) that allocates device memory of a heap. It models resource and
-// async_resource, or synchronous_resource and resource since CCCL 3.1. A stream is a
-// cuda::stream_ref. The heap must outlive the resource.
+// Memory resource of CCCL (cuda::mr) that allocates device memory of a heap. It models the concepts
+// resource and async_resource. CCCL 3.1 renamed them to synchronous_resource and resource. A stream
+// is a cuda::stream_ref. The heap must outlive the resource.
 class device_resource {
   template <class Stream>
   using handle = decltype(std::declval<const Stream &>().get());

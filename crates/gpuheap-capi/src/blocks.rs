@@ -38,7 +38,7 @@ pub(crate) struct Blocks<T> {
     shards: Box<[Shard<T>]>,
 }
 
-/// Place of the table's array for one allocation, in separate cache lines.
+/// Place for one allocation in the table's array. No two places share a cache line.
 #[repr(align(128))]
 struct Place<T> {
     /// Address of the allocation in this place, or [`FREE`] or [`BUSY`]. The thread that sets the

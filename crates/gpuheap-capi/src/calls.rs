@@ -75,12 +75,12 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// also returns cached memory to the driver, from all heaps of the process.
 ///
 /// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
-/// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
-/// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-/// with the pool "driver" refuses that stream. To order work after that stream, another thread uses
-/// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
-/// unless the heap was opened with unannounced_streams. address: receives the address; null on
-/// failure, and for 0 bytes. A null address needs no free.
+/// stream. 0x2 is the calling thread's own default stream. It ends with the thread, without a call
+/// of gpuheap_stream_ended. The thread's destructors of thread-local variables must not use memory
+/// of the heap. A heap with the pool "driver" refuses that stream. To order work after that stream,
+/// another thread uses the legacy default stream. Before any other stream is destroyed, call
+/// gpuheap_stream_ended, unless the heap was opened with unannounced_streams. address: receives the
+/// address; null on failure, and for 0 bytes. A null address needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
 /// Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
 /// the other blocks are still freed. The status and the text describe the first failure.
 ///
-/// count: number of blocks. addresses: count addresses. The array is not changed.
+/// count: number of blocks. addresses: array of the count addresses, not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_batch(
     heap: *mut gpuheap_heap,

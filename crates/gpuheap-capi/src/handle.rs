@@ -60,8 +60,8 @@ enum LeftBehind {
     /// The whole heap, if a forked child closed it. A thread of the parent may have been changing
     /// the heap during the fork, so the child must not drop it.
     All(Box<Open>),
-    /// The heap without its tables, if the device was reset. The heap's thread caches count blocks
-    /// that are never freed.
+    /// Only the heap, if the device was reset. The handle's tables of blocks and streams were
+    /// dropped. The heap stays, because its thread caches count blocks that are never freed.
     Heap(Heap),
 }
 
@@ -504,7 +504,7 @@ impl Open {
         self.stream(handle)
     }
 
-    /// Retires a stream that is about to end.
+    /// Retires a stream that the program is about to destroy, so that the heap no longer uses it.
     pub fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
         let raw = CUstream(raw as usize);
         let Some(stream) = self.streams.find(raw) else {
@@ -632,8 +632,8 @@ mod tests {
         let found = open.stream(stream).ok().unwrap();
         let alive = std::sync::Arc::downgrade(&open.streams.find(stream.raw()).unwrap());
         heap.retire_all().unwrap();
-        // This allocation replaces the retired stream object in the table. On another thread, it
-        // may run while `found` is in use, so the replaced object must stay alive.
+        // This allocation replaces the retired stream object in the table. Another thread may still
+        // use the old object, as `found` does here, so the old object must stay alive.
         assert!(open.allocate(1000, stream).is_ok());
         assert!(alive.upgrade().is_some());
         assert!(found.is_retired());

@@ -35,9 +35,9 @@ pub struct gpuheap_options {
     /// Idle time in milliseconds. If the heap neither allocates nor frees for so long, a thread
     /// returns all cached memory to the driver. If it is 0, the heap has no such thread.
     pub idle_trim_milliseconds: u64,
-    /// Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
+    /// Fills memory with zeros when it is freed. 1: yes. -1: never. 0: if the environment sets it.
     pub zero_on_free: i32,
-    /// Fills memory with zeros when it is allocated. 1: yes. -1: no, even if the environment sets
+    /// Fills memory with zeros when it is allocated. 1: yes. -1: never. 0: if the environment sets
     /// it.
     pub zero_on_alloc: i32,
     /// 1: takes no option from the environment.
@@ -52,9 +52,9 @@ pub struct gpuheap_options {
     /// to a new stream. Frees bypass the thread caches.
     pub unannounced_streams: i32,
     /// Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
-    /// peak. 0.04 is 4 %. Beyond it, the pool maps free pieces together. Negative: no such memory,
-    /// so the pool always maps free pieces first. 0: from the environment, else 4 %. While the
-    /// device is far from full, the default is at least 1/72 of the device.
+    /// peak. 0.04 is 4 %. If a request needs more, the pool maps free pieces together. Negative:
+    /// none, so the pool always maps free pieces first. 0: from the environment, else 4 %. While
+    /// the device is far from full, the default is at least 1/72 of the device.
     pub slack: f64,
 }
 
@@ -87,8 +87,8 @@ impl gpuheap_options {
             )));
         }
         let mut read = MaybeUninit::<gpuheap_options>::zeroed();
-        // SAFETY: both structures have these bytes, and every bit pattern of every field is valid,
-        // including zero.
+        // SAFETY: the copy is no longer than either structure. Every bit pattern of every field is
+        // valid, including zero.
         unsafe {
             bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast(), size.min(OURS));
             Ok(read.assume_init())

@@ -42,7 +42,8 @@ struct State {
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. If it is 0, an allocation only loads it.
+/// Number of open scopes of all threads. If it is 0, scopes cost an allocation only the load of
+/// this number.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

@@ -33,13 +33,13 @@ pub struct gpuheap_site {
     /// Number of outstanding allocations, or the growth of that number.
     pub allocations: i64,
     /// Operating system's id of the thread that allocated most of these bytes. 0 if the id is
-    /// unknown, and from gpuheap_list_growth.
+    /// unknown. gpuheap_list_growth always sets 0.
     pub thread_id: u64,
     /// Kind of the memory, a gpuheap_kind.
     pub kind: u32,
     /// Line of the place in its source file, counted from 1. 0 if the line is unknown.
     pub line: u32,
-    /// Name of the thread that thread_id identifies. Empty from gpuheap_list_growth.
+    /// Name of the thread that thread_id identifies. gpuheap_list_growth leaves it empty.
     pub thread: [c_char; 64],
     /// Name of the function that allocated. Empty if unknown.
     pub function: [c_char; 128],

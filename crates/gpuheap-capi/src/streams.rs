@@ -219,8 +219,8 @@ impl Streams {
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }
-        // SAFETY: `query` is called only if `unannounced` is true. Then a `LiveStream` satisfies
-        // the contract of `unannounced_stream`.
+        // SAFETY: `query` is called only if streams may end unannounced (`unannounced` is true).
+        // Then a `LiveStream` satisfies the contract of `unannounced_stream`.
         let fresh = unsafe { device.unannounced_stream(raw) }?;
         if fresh.is_of_capture() {
             return Ok(Given::Own(fresh));

@@ -15,7 +15,7 @@ pub enum gpuheap_format {
     Json = 1,
 }
 
-/// Receives a text. It has the program's buffer, and the variable for the whole text's length.
+/// Destination of a text: the program's buffer, and its variable for the length of the whole text.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) buffer: *mut c_char,

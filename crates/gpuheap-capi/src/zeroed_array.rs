@@ -34,7 +34,7 @@ impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
         }
     };
 
-    /// Makes the values.
+    /// Makes an array in which every byte is 0.
     ///
     /// # Safety
     ///

@@ -17,7 +17,7 @@ pub struct CPython {
     code: usize,
     previous: usize,
     instruction: Instruction,
-    /// Offset of a frame's owner; `None` in versions that have no frames for C functions.
+    /// Offset of a frame's owner; `None` if this CPython has no frames for C functions.
     owner: Option<usize>,
     /// Offset of the file's name in a code object.
     pub filename: usize,

@@ -22,20 +22,22 @@ use crate::field::{Count, Deltas};
 use crate::mapped_file::MappedFile;
 use crate::{Address, MemoryKind, Record, Time};
 
-/// Maximum number of other allocations by the thread between an allocation and its free.
+/// Maximum number of other allocations by the thread between an allocation and its free. If there
+/// are more, both records stay in the file.
 const BETWEEN: u32 = 1;
 
 /// Maximum number of bytes of the file between an allocation's record and its free, about 25 pairs.
-/// To fold a pair, the allocation's record is cut out, and all later records are encoded again. The
-/// records of an older allocation stay in the file.
+/// To replace a pair by a count, the allocation's record is cut out, and all later records are
+/// encoded again. This bound limits that work: the records of an older allocation stay in the file.
 const TAIL: u64 = 512;
 
 /// Maximum number of `Folded` records that are updated in place. At this number, all counts start
 /// again in new records.
 const COUNTS: usize = 1024;
 
-/// Maximum number of folded allocations that are remembered, because a free is recorded before the
-/// driver frees and may still fail. A thread has at most one such free.
+/// Maximum number of folded allocations that are remembered. A free is recorded before the driver
+/// frees. If the driver then fails, the allocation is recorded again. A thread has at most one such
+/// free.
 const RECENT: usize = 64;
 
 /// Fields of an allocation's record.
@@ -92,20 +94,20 @@ impl Allocation {
     }
 }
 
-/// Allocation that is not freed yet and may still be folded with its free.
+/// Allocation that is not freed yet. A count may still replace its record and its free.
 #[derive(Debug)]
 struct Open {
     allocation: Allocation,
-    /// Offset of the record in the file. `before` has the deltas before the record.
+    /// Offset of the record in the file. `before` has the time and address of the record before it.
     offset: u64,
     before: Deltas,
     /// `true` if the records of the allocation and its free stay in the file.
     is_kept: bool,
     /// Number of later allocations by the same thread on the same [`Level`].
     later: u32,
-    /// Peak of the live bytes of the level since this allocation.
+    /// Peak of the live bytes of the allocation's [`Level`] since this allocation.
     most: u64,
-    /// Peak since this allocation that the records in the file are known to show, without this
+    /// Peak since this allocation that a reader of the file certainly computes, without this
     /// allocation's bytes.
     shown: u64,
 }
@@ -113,7 +115,7 @@ struct Open {
 #[derive(Debug, Default)]
 struct Bytes {
     live: u64,
-    /// Live bytes of the allocations that stay in the file.
+    /// Live bytes of the allocations whose records stay in the file.
     kept: u64,
     /// Peak of live bytes that the records in the file show since the last start or end of a range.
     peak: Option<u64>,
@@ -131,19 +133,19 @@ pub(crate) enum Folding {
 /// Folds the pairs of one capture.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// `true` if the capture has blocks of pools. Allocations from the driver may then contain such
-    /// blocks, so their records all stay in the file.
+    /// `true` if the capture has blocks of pools. An allocation from the driver may then contain
+    /// such blocks, so the records of all allocations from the driver stay in the file.
     has_pools: bool,
     levels: FxHashMap<Level, Bytes>,
     /// Open allocations in the order of their records.
     open: Vec<Open>,
     /// File offset of each `Folded` record's count.
     counts: FxHashMap<Key, u64>,
-    /// Count of a thread's coming allocations on a level that must stay in the file.
+    /// Number of next allocations that must stay in the file, for each thread and level.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
-    /// Bytes of the file to encode again. `encoded` has the result.
+    /// Last records of the file, to encode again without one of them. `encoded` has the result.
     tail: Vec<u8>,
     encoded: Vec<u8>,
 }
@@ -229,14 +231,15 @@ impl Folder {
         self.open.push(Open { allocation, offset, before, is_kept, later: 0, most, shown });
     }
 
-    /// Updates the open allocations before another allocation is written.
+    /// Updates the open (not freed) allocations before another allocation is written.
     fn allocate(&mut self, record: &Record<'_>) {
         let Some(allocation) = Allocation::from_record(record) else { return };
         let Allocation { thread, device, .. } = allocation;
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
             // A device's peak is the sum of its pools' blocks and the driver's other memory. This
-            // allocation changes the second part, so earlier peaks bound no later pair.
+            // allocation changes the other memory. So a later pair of blocks that stays below an
+            // earlier peak of blocks may still raise the device's peak.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
@@ -253,14 +256,14 @@ impl Folder {
         }
     }
 
-    /// Returns `true` if the allocation always stays in the file: memory that a pool took from the
-    /// driver may contain blocks.
+    /// Returns `true` if the allocation always stays in the file, because it is memory from the
+    /// driver that may contain recorded blocks of a pool.
     fn is_unfolded(&self, allocation: &Allocation) -> bool {
         self.has_pools && allocation.kind.counts_on_device()
     }
 
-    /// Handles the free of an open allocation. Replaces both records by a count if the peaks that
-    /// the file shows stay exact.
+    /// Handles the free of an open allocation. If the peaks that the file shows stay exact,
+    /// replaces the records of the allocation and the free by a count.
     fn freed(
         &mut self,
         at: usize,
@@ -274,8 +277,8 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations of the thread counted this allocation in `later`, so its
-            // record must stay in the file.
+            // Earlier open allocations of the thread counted this allocation in `later`. A reader
+            // counts it too, so its record must stay in the file.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {
@@ -334,8 +337,8 @@ impl Folder {
         true
     }
 
-    /// Adds `pairs` to the count of the allocation's [`Key`]. Returns `false` if the mapped part of
-    /// the file has no such count.
+    /// Adds `pairs` of allocation and free to the count of the allocation's [`Key`]. Returns
+    /// `false` if the mapped part of the file has no such count.
     fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
         let place = self.counts.get(&allocation.key()).copied();
         let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
@@ -356,8 +359,8 @@ impl Folder {
         true
     }
 
-    /// Leaves all open allocations in the file. Begins with the latest, because later allocations
-    /// raise the peaks of earlier ones.
+    /// Leaves all open allocations in the file. Begins with the latest, because keeping an
+    /// allocation raises `shown` of the earlier ones that are still open.
     fn keep_all(&mut self) {
         for at in (0..self.open.len()).rev() {
             self.keep(at, false);

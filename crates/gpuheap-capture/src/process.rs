@@ -126,8 +126,8 @@ impl ProcessCapture {
         self.has_pools = true;
     }
 
-    /// Appends a record. Once half of the file's maximum size is used, allocations that are freed
-    /// immediately become counts.
+    /// Appends a record. Once half of the file's maximum size is used, counts replace the
+    /// allocations that are freed immediately.
     pub fn write(&mut self, record: &Record<'_>) {
         let Some(file) = &mut self.file else { return };
         if self.folder.is_none() && file.is_half_full() {
@@ -305,7 +305,7 @@ pub fn with_process_id(path: &Path) -> PathBuf {
 
 /// Locks a recorder's state at the exit of the process. Returns `None` if the state stays locked
 /// for a second. A debugger may have stopped the thread that holds the lock. Or a signal handler
-/// calls `exit` and has interrupted its thread within a record.
+/// interrupted this thread while it wrote a record, and called `exit`.
 pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const PATIENCE_MS: u32 = 1000;
     for _ in 0..PATIENCE_MS {

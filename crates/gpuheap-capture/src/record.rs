@@ -217,7 +217,7 @@ records! {
         bytes: u64,
         /// Time in the calls, in nanoseconds.
         call_ns: u64,
-        /// Number of these copies that upload the same data again from the same stack.
+        /// Number of copies in `count` that upload data again that this stack uploaded before.
         repeated: u64,
         /// Bytes of these repeated uploads.
         repeated_bytes: u64,
@@ -234,7 +234,7 @@ records! {
         /// Reason why the recording ended early; empty if it ended with the process.
         reason: &'a str,
     }
-    /// Mapping of physical memory to a range of addresses. Recorded only with blocks of pools.
+    /// Mapping of physical memory to addresses. Recorded only if blocks of pools are recorded too.
     20 Map {
         time: Time,
         address: Address,

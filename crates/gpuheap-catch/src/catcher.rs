@@ -131,11 +131,11 @@ impl Catcher {
         let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
         match lookup(base, version, per_thread) {
             Lookup::Found(symbol) => symbol.to_owned(),
-            // The driver crate's table lacks a few functions. If this library replaces the
-            // per-thread variant of such a function, the driver has this variant.
+            // The driver crate's table lacks a few functions. This library replaces a per-thread
+            // variant of such a function only if the driver has the variant.
             _ if per_thread && self.own_address(&twin).is_some() => twin,
-            // Since CUDA 11 or earlier, functions for arrays and for handles of other processes
-            // have a second variant.
+            // Functions for arrays and for handles of other processes have a second variant
+            // (`_v2`). CUDA 11 already has these variants.
             Lookup::NotFound if version >= 11_000 && self.own_address(&second).is_some() => second,
             _ => base.to_owned(),
         }

@@ -91,7 +91,7 @@ macro_rules! real_functions {
     };
 }
 
-/// Makes a static [`Real`] for each row of a table, with the rows of `real_functions!`. For each
+/// Makes a static [`Real`] for each row of a table. The rows are as for `real_functions!`. For each
 /// library, the module `libraries` has a constant with the library's file names.
 #[macro_export]
 macro_rules! real_cells {

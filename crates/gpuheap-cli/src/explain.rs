@@ -20,12 +20,12 @@ pub(crate) struct ExplainArguments {
     #[arg(value_name = "ID")]
     id: Option<String>,
 
-    /// Explain for a recorded machine instead of this one
+    /// Explain with the numbers of a recorded machine instead of this one
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Treat the error as one from this kind of device, whatever this machine is and the error
-    /// says: wsl2-rtx4060 for WSL2, h200 for Linux
+    /// Treat the error as one from this kind of device, whatever this machine is and whatever the
+    /// error says: wsl2-rtx4060 for WSL2, h200 for Linux
     #[arg(long, value_name = "NAME", value_parser = values::profile, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["id", "machine"])]
     profile: Option<Profile>,
@@ -93,6 +93,6 @@ fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
         Some(_) => Some(machine::read_devices(arguments.machine.as_ref())?.host),
         None => Host::here().ok(),
     };
-    // If this machine is not WSL2, the text decides: the error may be from another machine.
+    // If this machine is not WSL2, the error may be from another machine, so its text decides.
     Ok(host.is_some_and(|host| host.is_wsl).then_some(true))
 }

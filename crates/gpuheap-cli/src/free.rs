@@ -18,8 +18,8 @@ use crate::{machine, output};
 /// Arguments of `gpuheap free`.
 #[derive(Args, Debug)]
 pub(crate) struct FreeArguments {
-    /// Make programs that allow it return their cached memory, then end proven orphans; other steps
-    /// are not taken
+    /// Make programs that allow it return their cached memory, then end proven orphans (processes
+    /// that hold the memory of an ended process). Take no other step
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
 

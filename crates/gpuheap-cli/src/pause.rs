@@ -35,8 +35,8 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     let driver = driver()?;
-    // Writes the record first, because a resume needs the record's byte counts. If the pause fails,
-    // the record does no harm: a resume checks the process's state.
+    // Writes the record of the pause first, because a resume needs its byte counts. If the pause
+    // fails, the record does no harm: a resume checks the process's state.
     let path = state_file(pid)?;
     let text = serde_json::to_string_pretty(&pause).map_err(Failure::environment_error)?;
     write(&path, &(text + "\n"))?;

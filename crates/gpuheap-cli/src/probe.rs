@@ -166,8 +166,8 @@ fn left_by_groups() -> u64 {
             }
             _ => continue,
         };
-        // In a container, the group's path may exist only on the host. Then only the last ancestor,
-        // the root of all control groups, can be read.
+        // In a container, the path of the process's control group may exist only on the host. Then
+        // only the last ancestor, the root of all control groups, can be read.
         for group in Path::new(path).ancestors() {
             let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
             let limit = number(format!("{folder}/{limit}"));

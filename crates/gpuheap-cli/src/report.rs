@@ -36,7 +36,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// The moment whose holders are shown: peak, end, or the number of an event [default: peak]
+    /// Show who holds memory at this moment: peak, end, or the number of an event [default: peak]
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak")]
     #[arg(hide_default_value = true, allow_hyphen_values = true)]
     at: At,

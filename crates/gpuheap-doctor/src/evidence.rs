@@ -137,12 +137,13 @@ pub(crate) enum Ended {
     Likely,
 }
 
-/// Returns the certainty that a listed but invisible process has ended; `None` without evidence.
+/// Returns the certainty that a process has ended if the driver lists it and `/proc` does not show
+/// it; `None` without evidence.
 ///
 /// In a container, an older driver also lists processes from outside, so an invisible pid may be a
-/// live process. Its end is likely in two cases. Either an unlisted process with the device open is
-/// in the session or process group `pid`: the leader of this group ran in this namespace. Or all
-/// such processes only inherited the device, and this namespace has used the pid before.
+/// live process. Its end is likely if unlisted processes have the device open, in two cases. Either
+/// one of them is in the session or process group `pid`: the leader of this group ran in this
+/// namespace. Or all of them only inherited the device, and this namespace has used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

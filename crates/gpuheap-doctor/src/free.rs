@@ -1,4 +1,5 @@
-//! Plans steps that would give memory back, and ends proven orphans.
+//! Plans steps that would give memory back. Ends processes that are proven to hold only the memory
+//! of an ended process (orphans).
 
 mod holders;
 mod requests;
@@ -34,7 +35,7 @@ pub struct Orphan {
     pub command: String,
     /// NVML's index of the device.
     pub device: u32,
-    /// Ended process under whose pid the driver lists the memory.
+    /// Pid of the ended process. The driver still lists the memory under this pid.
     pub listed_pid: u32,
     /// Listed memory, in bytes.
     pub bytes: u64,
@@ -271,8 +272,8 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
-    // A descriptor stays with its process, even if another process gets the pid later. So the
-    // process's start is compared only after the descriptor is open.
+    // A descriptor stays with its process, even if another process gets the pid later. So the start
+    // time of the process is compared with the orphan's only after the descriptor is open.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,

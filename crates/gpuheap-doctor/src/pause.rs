@@ -127,8 +127,8 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// Returns an error if the process is not the planned process or does not run, or if a driver
-    /// call failed.
+    /// Returns an error if the pid has passed to another process since the plan was made, if the
+    /// process does not run, or if a driver call failed.
     pub fn run(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
         let pid = self.pid;
         self.is_there(machine)?;

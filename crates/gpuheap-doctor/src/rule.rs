@@ -47,7 +47,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Returns the character before a finding of this severity.
+    /// Returns the character that is printed before a finding of this severity.
     pub fn mark(self) -> char {
         match self {
             Severity::Fail => '✗',

@@ -21,7 +21,7 @@ pub struct BlockNote {
 
 /// Checks with which an emulated device watches each block of a heap separately.
 ///
-/// No real device implements this. `note` does not wait for the device and calls nothing back.
+/// No real device implements this. `note` neither waits for the device nor calls the heap.
 pub trait BlockChecks: Send + Sync {
     /// Records an event in the life of a block.
     fn note(&self, event: BlockEvent, block: &BlockNote);

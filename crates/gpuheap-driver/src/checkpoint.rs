@@ -56,7 +56,7 @@ pub trait Checkpoints {
     fn unlock(&self, pid: u32) -> Result<(), DriverError>;
 }
 
-/// Calls a function for a process. The error names the function.
+/// Calls a function of the driver for the process with the given pid. The error names the function.
 macro_rules! call {
     ($driver:expr, $function:ident($pid:expr, $argument:expr)) => {{
         let function = stringify!($function);

@@ -37,12 +37,12 @@ const BY_POINTER: u32 = 1;
 /// Largest value of a slot that contains no function.
 const DISABLED: usize = 1;
 
-/// Slots of the extension's functions; the first slot is unused.
+/// Number of slots in the table of the memory extension's functions. The first slot is unused.
 const SLOTS: usize = 17;
 
 /// Handle of a heap in the profiler. Null stands for the whole process.
 type Heap = *mut c_void;
-/// Handle of a domain; null for the default one.
+/// Handle of an NVTX domain; null for the default domain.
 type Domain = *mut c_void;
 
 /// `nvtxExtModuleSegment_t`.

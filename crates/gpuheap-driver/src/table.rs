@@ -528,7 +528,7 @@ macro_rules! rows {
 
 cuda_functions!(rows);
 
-/// Returns the row of [`FUNCTIONS`] in which `symbol` is the variant or its per-thread twin.
+/// Returns the row of [`FUNCTIONS`] with `symbol` as its symbol or its per-thread twin's symbol.
 pub fn function(symbol: &str) -> Option<&'static Function> {
     FUNCTIONS
         .iter()

@@ -1,6 +1,6 @@
 //! Finds how large a variable, such as a batch size, may be until a program runs out of memory.
 
-/// A variable, and the range of values to search.
+/// A variable of a search for the largest batch, and the range of values to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindBatch {
     /// Name of the environment variable. Its value also replaces `{NAME}` in program arguments.
@@ -117,9 +117,9 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns an upper bound for a search in which the other variables have the values `with`. Uses
-/// the earlier searches in `found` in which none of these variables was larger: returns their
-/// smallest result, or `Some(None)` if one of these searches found no fitting value.
+/// Returns an upper bound for the first variable if the further variables have the values `with`.
+/// Uses the searches in `found` in which no further variable was larger. Returns their smallest
+/// result; `Some(None)` if one of them found no fitting value; `None` without such a search.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

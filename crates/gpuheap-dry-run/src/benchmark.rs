@@ -20,9 +20,9 @@ pub(crate) fn timed_workspace(run: &Run) -> Option<u64> {
     libraries.map(|libraries| libraries.timed_workspace).max().filter(|&bytes| bytes > 0)
 }
 
-/// Searches by bisection for the smallest card that the program fits on, with a run on each card.
-/// A replay of the trace of `furthest` cannot find that card. If memory is short, PyTorch chooses a
-/// cuDNN plan that takes less than the plan in the trace.
+/// Searches by bisection for the smallest card on which the program fits, with a run on each card
+/// tried. A replay of the trace of the earlier run `furthest` would be wrong for smaller cards. If
+/// memory is short, PyTorch chooses a cuDNN plan that takes less than the plan in the trace.
 ///
 /// Returns `None` without benchmark mode, or if remedies are off.
 ///

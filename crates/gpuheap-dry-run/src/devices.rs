@@ -50,7 +50,7 @@ pub(crate) fn compare(verdicts: &mut [DeviceVerdict], processes: &[ProcessResult
         verdict.outcome = match (verdict.with_room, least(figures)) {
             (Some(peak), _) if peak <= verdict.limit => Outcome::Fits,
             (_, Some(least)) if least > verdict.limit => Outcome::DoesNotFit,
-            // The allocator may reserve less on a smaller device.
+            // Not known: with less memory, the allocator may reserve less, so the program may fit.
             _ => verdict.outcome,
         };
     }
@@ -66,8 +66,8 @@ fn by_number(processes: &[ProcessResult]) -> BTreeMap<u32, Figures<'_>> {
     found
 }
 
-/// Returns the peak of a device. The driver counts the memory of all processes, so the highest
-/// figure is the device's peak.
+/// Returns the peak of a device: the highest figure of any process. The driver counts the memory of
+/// all processes in each figure.
 fn peak(figures: &Figures<'_>) -> Option<u64> {
     figures.iter().filter_map(|(_, device)| device.in_use).max()
 }
@@ -102,7 +102,8 @@ mod tests {
     use super::*;
     use crate::verdict::Failure;
 
-    /// Returns a process. Each device is a tuple: ordinal, number, allocated bytes, bytes in use.
+    /// Returns a process. Each device is a tuple: ordinal in the process, index in the machine,
+    /// allocated bytes, bytes in use.
     fn process(rank: &str, devices: &[(u32, u32, u64, u64)], failed_on: &[u32]) -> ProcessResult {
         let device = |&(device, number, allocated, in_use): &(u32, u32, u64, u64)| DeviceResult {
             device,

@@ -74,7 +74,7 @@ pub fn emulate_with_runtime(emulation: &Emulation) -> Result<ExitStatus, Error> 
         let set = emulation.variables.iter().find(|(set, _)| *set == name);
         set.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     };
-    // The recorder's functions call functions of the stand-ins, so the recorder is loaded first.
+    // The recorder of `gpuheap run` calls the emulated libraries, so it is loaded before them.
     let stand_ins = folder.preloaded().iter().map(|path| path.into());
     let preloaded = before("LD_PRELOAD").into_iter().chain(stand_ins);
     command.env("LD_PRELOAD", environment::join(preloaded));

@@ -23,8 +23,8 @@ const CARDS: usize = 3;
 const REMEDIES: usize = 3;
 
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
-/// flash attention and bfloat16. On an emulated T4 with more memory, a GPT took 182 GiB. The trace
-/// of its run on an H200 fits a T4's 16 GiB.
+/// flash attention and bfloat16, and programs take more memory there. A GPT's trace from an H200
+/// fits a T4's 16 GiB, but on an emulated T4 with more memory the GPT took 182 GiB.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is [`Absurd`] if it is at least this many times the peak of all other requests.
 const ABSURD: u64 = 3;
@@ -36,7 +36,7 @@ const LEAST_ABSURD: u64 = 64 << 20;
 pub(crate) struct Absurd {
     /// Requested bytes.
     pub(crate) bytes: u64,
-    /// Peak of the live bytes of all requests of other sizes.
+    /// Peak of the live bytes of all requests whose size is not `bytes`.
     pub(crate) others: u64,
     /// File, line and function.
     pub(crate) line: String,
@@ -91,8 +91,8 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
 }
 
 /// Returns the largest request of a trace if it is at least [`ABSURD`] times the peak of all other
-/// requests, and if its function reads results. The size may then depend on a result. `reads` has
-/// the lines that copy results to the host, as the Python hook reports them.
+/// requests. The function that made it must also read kernels' results, because the size may then
+/// depend on a result. `reads` has the Python hook's list of lines that copy results to the host.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {
@@ -106,7 +106,7 @@ pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Ab
     if !reads.iter().any(|read| read.starts_with(&begin) && read.ends_with(&end)) {
         return None;
     }
-    // Ignores requests of the same size: a loop may make one in each round.
+    // Ignores all requests of size `bytes`: a loop may repeat the largest request in each round.
     let mut live = BTreeMap::new();
     let (mut sum, mut others) = (0_u64, 0_u64);
     for event in trace.events() {
@@ -223,7 +223,7 @@ fn code_bytes(beside: u64, run: &Run) -> u64 {
 
 /// Finds the smallest card that has enough memory, of any compute capability from
 /// [`LEAST_CAPABILITY`] on. Leaves out cards on which the program did not fit. Returns `None` if
-/// the program already ran on that card, or if `needs` names a card that is no larger.
+/// the program already ran on the found card, or if a card in `needs` is no larger than that card.
 pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Option<String> {
     let least = needs.least + code_bytes(needs.beside, run);
     let result = |card: &Card| tried.iter().find(|result| result.card == card.name);

@@ -133,7 +133,7 @@ pub(crate) fn write_hooks(folder: &Path) -> io::Result<()> {
     HOOK_FILES.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))
 }
 
-/// Fills the folder, and returns the libraries to preload.
+/// Fills the folder with libraries and Python modules, and returns the libraries to preload.
 fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
     let libraries = folder.join("lib");
     let python = folder.join("python");

@@ -26,7 +26,7 @@ pub(crate) struct Results {
     pub(crate) cards: Vec<CardResult>,
     pub(crate) runs: Vec<Run>,
     pub(crate) batch: Option<Batch>,
-    /// Run on a device with more memory than any card; `None` if the program fits on a card.
+    /// Run of the program on a device with more memory than any card; `None` if a card suffices.
     pub(crate) with_room: Option<Run>,
     /// Runs with a remedy.
     pub(crate) trials: Vec<(Planned, Run)>,
@@ -85,7 +85,7 @@ pub(crate) fn judge(
     }
     let absurd = recording.as_ref().and_then(|recording| {
         let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
-        // A size is absurd only if it depends on a result that the dry run chose.
+        // A request is absurd only if a result decided its size, and the dry run chose that result.
         let sizes = torch.flat_map(|torch| &torch.sizes).filter(|read| read.value.is_some());
         explain::absurd_request(recording, &sizes.map(|read| &*read.line).collect::<Vec<_>>())
     });
@@ -101,7 +101,7 @@ pub(crate) fn judge(
             Amount(absurd.others)
         ));
     }
-    // Skips the replay if the run proves nothing, because a replay takes time and would be useless.
+    // A replay takes time. Skips it if the trace does not show how much memory the program needs.
     let is_of_use = match outcome {
         _ if absurd.is_some() => false,
         Outcome::NoVerdict(reason) => reason == Reason::Failed,
@@ -206,7 +206,7 @@ fn count_unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            // Does not count PyTorch's own reads. PyTorch reads free memory for an error's text.
+            // PyTorch reads the free memory for the text of each failure. Leaves these reads out.
             let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }
@@ -407,7 +407,7 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
     }
 }
 
-/// Returns a blank and the option that sets a result.
+/// Returns a space and the option `--read` that sets a result.
 fn set_result(SetResult { file, line, value }: &SetResult) -> String {
     format!(" --read {}", shell_word(&format!("{file}:{line}={value}")))
 }

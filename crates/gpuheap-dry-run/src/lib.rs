@@ -89,10 +89,10 @@ pub struct Options {
     pub allow_oversubscription: bool,
     /// Values that the user sets in place of kernels' results, each for one line of the program.
     pub results: Vec<SetResult>,
-    /// Counts that the dry run chooses as results of operators such as `nonzero`.
+    /// Number of elements that operators such as `nonzero` find in the dry run.
     pub counts: Counts,
-    /// `true` to run the program again if results decided sizes. Operators such as `nonzero` then
-    /// find few elements: in one run at all lines, and in further runs at one line each.
+    /// `true` to run the program again if kernels' results decided sizes of tensors. Operators such
+    /// as `nonzero` then find few elements: at all lines in one run, at one line in further runs.
     pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
@@ -106,7 +106,7 @@ pub enum Remedies {
     /// Tries remedies if the program does not fit and its run took at most a minute.
     #[default]
     Auto,
-    /// Tries remedies even if the program fits. Every card must have a verdict.
+    /// Tries remedies even if the program fits, unless a card has no verdict.
     Always,
     /// Tries no remedy.
     Never,

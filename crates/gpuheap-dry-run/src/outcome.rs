@@ -16,7 +16,7 @@ const PYTORCH: &str = "libc10_cuda.so";
 const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
 
-/// Returns the result on the card of `run`.
+/// Returns the result of `run` on its card.
 pub(crate) fn from_run(run: &Run) -> CardResult {
     let outcome = match outcome(run.ended, &run.processes) {
         outcome if !outcome.is_fit() || !is_oversubscribed(run) => outcome,
@@ -113,9 +113,9 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
 }
 
 /// Returns whether a refused request means that memory ran out. A refusal does not count if a later
-/// request or step shows that the program continued. The Python hook reports failures of PyTorch's
-/// allocator, so a refusal of that allocator's request counts only if the hook cannot watch
-/// failures. A refusal of another allocator's request counts only if the program failed.
+/// request or step shows that the program continued. Refusals to PyTorch's allocator count only if
+/// the Python hook does not watch that allocator, because the hook reports its failures. Refusals
+/// to other allocators count only if the program failed.
 fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
     let failed = match ended {
         Ended::Exit(code) => code != 0,
@@ -147,9 +147,9 @@ pub(crate) fn static_runtimes(process: &Process) -> &[String] {
     driver.map_or(&[], |driver| &driver.export_tables)
 }
 
-/// Returns whether PyTorch ran without the Python hook that chooses results. Each result that the
-/// program read was then 0. The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++
-/// program has no hook.
+/// Returns whether PyTorch ran without the Python hook, the code that chooses values in place of
+/// kernels' results. The program then read 0 for each result. The interpreter loads no hook with
+/// `-I`, `-S` and `-E`, and a C++ program has no hook.
 pub(crate) fn has_hookless_pytorch(process: &Process) -> bool {
     let is_loaded = process.driver.as_ref().is_some_and(|driver| driver.has_pytorch);
     is_loaded && process.torch.is_none() && !device_results(process).is_empty()
@@ -263,7 +263,7 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // PyTorch's allocator made the refused request. At first the hook watches failures.
+        // PyTorch's allocator made the refused request. The hook watches failures, and saw none.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

@@ -204,7 +204,7 @@ impl End {
     }
 }
 
-/// Search, once a second, for a file in which the hook names a line that reads again and again.
+/// Check, once a second, for the Python hook's warning that a line reads results very often.
 #[derive(Default)]
 struct Watch {
     last: Option<Instant>,

@@ -120,11 +120,11 @@ pub(crate) struct Torch {
     pub(crate) reads_watched: bool,
     /// Program lines that made the most copies to the host.
     pub(crate) lines: Vec<Read>,
-    /// Copies to the host. The copied value decided the size of a tensor.
+    /// Lines at which a value that was copied to the host decided the size of a tensor.
     pub(crate) sizes: Vec<SizeRead>,
     /// Remedies that the hook can switch on, keyed by name. A value is a detail for the report.
     pub(crate) remedies: BTreeMap<String, String>,
-    /// Line that copied results to the host for 10 s without progress; `None` if no line did.
+    /// Line that only copied to the host for 10 s, without a step or new peak; `None` if none did.
     pub(crate) hang: Option<String>,
     pub(crate) notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Parses the results that the user sets for lines of the program.
+//! Parses `--read`: results that the user sets for lines of the program.
 
 use serde::Serialize;
 

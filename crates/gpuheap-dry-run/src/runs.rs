@@ -20,8 +20,8 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines to run with the fewest elements that operators there can find. Each line
-/// takes 1 or 2 runs.
+/// Maximum number of lines at which operators such as `nonzero` find few elements, one line at a
+/// time. Each line takes 1 or 2 runs.
 const LINES: usize = 8;
 /// Device memory, in bytes, that is larger than any card's. If the program fits on no card, it runs
 /// once more with this memory.
@@ -116,8 +116,8 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program once for each pair of a device and a change. Runs as many in parallel as
-    /// cores and host memory allow. `host_bytes` is the host memory that each run takes.
+    /// Runs the program once for each entry of `devices`, with its [`Change`]. Runs as many in
+    /// parallel as cores and host memory allow. `host_bytes` is the host memory of one run.
     fn run_side_by_side(
         &self,
         devices: &[(Device, Change<'_>)],
@@ -232,9 +232,9 @@ impl Runner<'_> {
         })
     }
 
-    /// Measures peaks on the first card with the fewest elements that operators such as `nonzero`
-    /// can find. One run has few at all lines that choose a size by a result, and further runs at
-    /// one line each. Returns `None` if no result decided a size.
+    /// Measures peaks on the first card if operators such as `nonzero` find the fewest elements.
+    /// They do so at all lines in one run, and at one line in each further run. Leaves out lines at
+    /// which no result decided a size. Returns `None` if no line is left.
     fn run_range(
         &self,
         devices: &[Device],
@@ -285,7 +285,7 @@ impl Runner<'_> {
         for count in [0, 1] {
             let counts = Counts::AtMost(count);
             let options = &Options { counts, ..self.options.clone() };
-            // Repeats failed runs: many programs fail with 0 found elements, but not with 1.
+            // Repeats failed runs: many programs fail if `nonzero` finds nothing, but not with 1.
             let is_left = |end: &Option<RangeEnd>| {
                 end.as_ref().is_none_or(|end| matches!(end.outcome, Outcome::NoVerdict(_)))
             };
@@ -338,7 +338,7 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the peaks of `run`, which used `counts`.
+/// Returns the peaks of `run`. Operators such as `nonzero` found `counts` elements in this run.
 fn range_end(run: &Run, counts: Counts) -> RangeEnd {
     let result = outcome::from_run(run);
     let devices = || result.processes.iter().flat_map(|process| &process.devices);

@@ -23,7 +23,7 @@ pub struct StandIns {
     pub nvml: Option<PathBuf>,
     /// The CUDA runtime; `None` if this build lacks it.
     pub cudart: Option<PathBuf>,
-    /// One file for cuBLAS, cuDNN, NCCL and others; `None` if this build lacks it.
+    /// One emulated library for cuBLAS, cuDNN, NCCL and others; `None` if this build lacks it.
     pub libraries: Option<PathBuf>,
 }
 

@@ -43,7 +43,7 @@ const CARDS: usize = 2;
 pub(crate) struct Planned {
     /// Names for the hook, separated by commas.
     pub(crate) names: String,
-    /// Details that the Python hook reported, one for each name, such as the optimiser's class.
+    /// Details that the Python hook reported for each of `names`, such as the optimiser's class.
     details: Vec<String>,
 }
 
@@ -184,9 +184,10 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Estimates the memory with FSDP over several cards, in case the runs with FSDP fail. Assumes that
-/// each card holds its part of parameters, gradients and state, and two whole blocks of layers.
-/// Returns no estimates if the program does not train, or already uses several devices.
+/// Estimates the memory with FSDP over several cards, to replace runs with FSDP that failed.
+/// Assumes that each card holds two whole blocks of layers, and its part of parameters, gradients
+/// and optimiser state. Returns no estimates if the program does not train, or already uses several
+/// devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

@@ -29,7 +29,7 @@ pub struct Verdict {
     /// kernels' results decided sizes.
     pub is_lower_bound: bool,
     /// Peaks if operators such as `nonzero` find the most and the fewest elements. `None` if the
-    /// peaks were not requested, or no result decided a size.
+    /// peaks were not requested, or no kernel's result decided a size.
     pub range: Option<ResultRange>,
     /// Settings of the allocator with which the program fits, or takes less memory.
     pub remedies: Vec<Remedy>,
@@ -86,7 +86,7 @@ pub enum Ended {
     Signal(i32),
     /// The command ended the program at the time limit.
     TimeLimit,
-    /// The command ended the program, because a signal ended the command.
+    /// A signal to `gpuheap dry-run` ended the program.
     Interrupted,
 }
 
@@ -243,7 +243,7 @@ pub struct Failure {
     /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
     /// `true` if the request is much larger than the peak before it, and the function that made it
-    /// reads results. A value that the dry run chose may then have decided the size.
+    /// reads kernels' results. The dry run chose these results, and one may have decided the size.
     pub is_absurd: bool,
 }
 
@@ -285,7 +285,7 @@ pub enum Then {
     Repeated,
     /// A smaller request followed at once, and was granted.
     Less,
-    /// No later request replaced the refused one, but the program completed an optimiser step.
+    /// The program completed an optimiser step, without a request as in `Repeated` or `Less`.
     Step,
 }
 
@@ -330,7 +330,7 @@ pub struct Found {
     pub with: BTreeMap<String, u64>,
     /// Bytes of the card that stay free.
     pub margin: u64,
-    /// Largest value with which the program fits; `None` if the smallest value does not fit.
+    /// Largest value of [`Batch::variable`] that fits; `None` if the smallest value does not fit.
     pub largest: Option<u64>,
 }
 
@@ -388,7 +388,7 @@ pub struct Held {
     /// File, line and function of the innermost stack frame outside PyTorch. If no Python line
     /// allocated the memory, as in a backward pass, this is a description.
     pub line: String,
-    /// Line of the program that called `line`; `None` if `line` is in the program.
+    /// Line of the program that called the function of `line`; `None` if `line` is in the program.
     pub called_from: Option<String>,
     /// Module of PyTorch; `None` outside modules.
     pub module: Option<String>,
@@ -467,13 +467,13 @@ pub struct Benchmark {
     pub workspace: u64,
     /// Peak of allocated bytes with benchmark mode; `None` without PyTorch.
     pub with: Option<u64>,
-    /// Peak of allocated bytes without benchmark mode; `None` if that run did not complete.
+    /// Peak of allocated bytes in a run without benchmark mode; `None` if it did not complete.
     pub without: Option<u64>,
     /// Results with benchmark mode on cards that have less memory than the peak.
     pub tried: Vec<BenchmarkRun>,
 }
 
-/// Result of a run with benchmark mode on a smaller card.
+/// Result of a run with cuDNN's benchmark mode on a card that has less memory than the peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BenchmarkRun {
     /// Name of the card.
@@ -509,22 +509,22 @@ pub enum Counts {
 /// Peaks of the program if operators such as `nonzero` find the most and the fewest elements.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResultRange {
-    /// Peaks if the operators find as many elements as their tensors allow.
+    /// Peaks if operators such as `nonzero` find as many elements as their tensors allow.
     pub largest: RangeEnd,
-    /// Peaks if the operators find the fewest elements with which the program completes.
+    /// Peaks if these operators find the fewest elements that let the program complete.
     pub smallest: RangeEnd,
-    /// Peaks if the operators find few elements at only one line, in the order of first reads.
+    /// Peaks if operators at one line only find few elements. The line that read first comes first.
     pub lines: Vec<LineRange>,
-    /// Number of further lines that chose a size by a result, but have no entry in `lines`.
+    /// Number of further lines at which a result decided a size. They have no entry in `lines`.
     pub lines_left: u64,
 }
 
-/// Peaks of a run in which operators find few elements at one line, and the most at other lines.
+/// Peaks of a run in which operators such as `nonzero` find few elements at one line only.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LineRange {
     /// File, line and function.
     pub line: String,
-    /// Peaks with the fewest elements at the line with which the program completes.
+    /// Peaks if operators at the line find the fewest elements that let the program complete.
     #[serde(flatten)]
     pub end: RangeEnd,
 }
@@ -532,7 +532,7 @@ pub struct LineRange {
 /// Peaks of one run of a [`ResultRange`], in bytes. A peak is the highest of all devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangeEnd {
-    /// Number of elements that operators found in the run.
+    /// Number of elements that operators such as `nonzero` found in the run.
     pub counts: Counts,
     /// Outcome of the run.
     #[serde(flatten)]
@@ -550,7 +550,7 @@ pub struct RangeEnd {
 pub struct Unknown {
     /// Number of copies of results to the host.
     pub reads: u64,
-    /// Lines with the most of these copies; empty if no Python hook watched them.
+    /// Lines with the most copies to the host; empty if no Python hook watched the copies.
     pub lines: Vec<Read>,
     /// Copies of results that decided the size of a tensor, the most frequent first.
     pub sizes: Vec<SizeRead>,
@@ -570,7 +570,7 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose for the line; `None` if the line read only uploaded data.
+    /// Last value chosen in place of a kernel's result; `None` if the line read only uploaded data.
     pub value: Option<String>,
 }
 
@@ -584,9 +584,9 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose for the line; `None` if the line read only uploaded data.
+    /// Last value chosen in place of a kernel's result; `None` if the line read only uploaded data.
     pub value: Option<String>,
-    /// `true` if each result is a count of elements, as large as its tensor allows.
+    /// `true` if each result is a count of elements, as large as the counted tensor allows.
     pub is_bound: bool,
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn insert(address: u64, bytes: u64, content: Content) {
     }
 }
 
-/// Returns the recorded fact about the content at `address`; `None` if no fact is known.
+/// Returns the fact about the memory that contains `address`; `None` if no fact is known.
 pub(crate) fn at(address: u64) -> Option<Content> {
     let contents = CONTENTS.lock().ok()?;
     let (_, &(end, content)) = contents.range(..=address).next_back()?;

@@ -36,14 +36,14 @@ struct Operand {
 type Argument = *mut c_void;
 
 /// Defines functions that replace PyTorch's, and that call PyTorch's function through `$through`.
-/// `$tensor` is the index of the tensor argument. If the result is of a class type, `a` is its
-/// address. Arguments from the seventh on are listed after `and`.
+/// `$tensor` is the index of the tensor argument. The first six arguments are `a` to `f`. If the
+/// result is of a class type, `a` is the result's address. Further arguments follow `and`.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
         // SAFETY: only PyTorch has a function of this name, and its libraries are loaded after this
         // one. So this function replaces PyTorch's. On x86-64, the first six arguments are in
-        // registers, and the arguments listed after `and` are on the stack.
+        // registers, and the arguments `$more` are on the stack.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(export_name = $symbol)]
         unsafe extern "C-unwind" fn $name(
@@ -170,7 +170,7 @@ unsafe fn fill(
 /// * `one_hot`: one element of each row is not 0;
 /// * `count_nonzero`, and `sum` of booleans: at most the number of elements counted;
 /// * `bincount`: the counts sum to the number of elements;
-/// * `max` and `index`: bounded like the tensor. `index` also keeps the fact about `one_hot`.
+/// * `max` and `index`: the tensor's bound, if known. `index` also keeps a fact of `one_hot`.
 ///
 /// # Safety
 ///
@@ -334,8 +334,8 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
         sum: 0,
     };
     if operator == COALESCE {
-        // SAFETY: by the caller's contract, PyTorch created the tensor. `_coalesce` reads only
-        // sparse tensors.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. The tensor is sparse,
+        // because `_coalesce` accepts no other tensors.
         operand.sizes[0] = unsafe { torch.most_merged(tensor)? };
         return Some(operand);
     }

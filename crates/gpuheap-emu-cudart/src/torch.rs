@@ -211,8 +211,8 @@ impl Torch {
     ///
     /// `tensor` was created by PyTorch.
     pub(crate) unsafe fn dense_memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
-        // SAFETY: by the caller's contract, PyTorch created the tensor. If `memory` returned its
-        // memory, the tensor is plain, as `get` requires.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. `get` is called only if
+        // `memory` returned a range, so the tensor owns its memory, as `get` requires.
         unsafe { self.memory(tensor).filter(|_| get(self.is_contiguous, tensor) == Some(true)) }
     }
 

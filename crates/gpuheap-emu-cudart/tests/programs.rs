@@ -91,8 +91,8 @@ fn argument_layout_follows_programs_runtime() {
     }
 }
 
-/// PyTorch's allocator reuses memory without the driver. Without PyTorch's reports, earlier uploads
-/// would stay readable in reused memory, and in tensors that an operator changed in place.
+/// PyTorch's allocator reuses memory without driver calls. If PyTorch did not report to the driver,
+/// earlier uploads would stay readable in reused memory, and in tensors changed in place.
 #[test]
 fn memory_that_pytorch_reports_reads_zero() {
     let folder = folder();
@@ -141,8 +141,8 @@ fn folder() -> TempDir {
     library::folder(&[&library::CUDART, &library::LIBCUDA])
 }
 
-/// Compiles the C file `source` to `program`. The name `12` or `13` selects that major version of
-/// CUDA.
+/// Compiles the C file `source` to `program`. A program of the name `12` or `13` is compiled for
+/// that major version of CUDA.
 fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> PathBuf {
     let program_path = folder.path().join(program);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c"));

@@ -22,7 +22,7 @@ extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
     }
 }
 
-/// Calls the function that the program set if this thread's last driver call copied to the host.
+/// Calls the program's function, if this thread's last driver call copied to the host.
 pub(crate) fn call_back() {
     let Some(copy) = take_copy_to_host() else { return };
     let callback = ON_COPY_TO_HOST.lock().ok().and_then(|set| *set);

@@ -23,7 +23,8 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// streams.
 const KNOWN_FLAGS: u64 = 3;
 
-/// Function that returns the address of an exported symbol or per-thread twin, if there is one.
+/// Function that returns the address of an exported symbol, such as `cuMemAlloc_v2` or
+/// `cuMemcpy_ptds`; `None` for other names.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
 /// Looks up an entry point like `cuGetProcAddress`.

@@ -70,8 +70,8 @@ export! {
         process::report(|device| device.handed_out(address, bytes));
     }
 
-    /// Marks a range of device memory as never written, unless one copy or fill has written the
-    /// whole range since the last launch.
+    /// Handles a framework's change of a range in place. Kernels do not run, so marks the range as
+    /// never written, unless one copy or fill has written all of it since the last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
         process::report(|device| device.changed(address, bytes));
     }

@@ -117,7 +117,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     })
 }
 
-/// Passes a report to the process's driver. A report returns no result.
+/// Reports something, such as a heap's new block, to the process's driver. Returns no result.
 pub(crate) fn report(body: impl FnOnce(&Emulator)) {
     // Ignores the error that a panic returns, because the panic hook has reported the panic.
     let _ = call(|device| {

@@ -37,7 +37,7 @@ const DROP_IN: &str = "libgpuheap_malloc.so";
 /// thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Name of the called function in a report. Used if a heap passed the program's line.
+/// Name of the called function in a report, if a heap reported a request with the program's line.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";
@@ -175,7 +175,8 @@ pub(crate) fn note_step() {
 }
 
 /// Keeps the request for device memory that this thread's last driver call made, if it was refused.
-/// Else compares it with earlier refusals. Returns `true` if the request was refused.
+/// A granted request may show that the program continued after an earlier refusal. Returns `true`
+/// if the request was refused.
 pub(crate) fn take() -> bool {
     // While the process exits, the thread-local variable may be gone.
     let line = LINE.try_with(Cell::take).unwrap_or_default();
@@ -186,7 +187,7 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // Skips the drop-in's repeated failure, because the heap has reported the program's request.
+    // Skips the request that the drop-in makes only to fail: the heap reported the real request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }
@@ -534,7 +535,7 @@ mod tests {
             inner,
             line: None,
         };
-        // Functions 5 to 7 belong to the heap, and function 9 belongs to the program.
+        // An address divided by 100 is a function. 5 to 7 are the heap's, and 9 is the program's.
         let report = stack(&[110, 220, 510, 610, 710, 920, 1010], 2);
         assert!(stack(&[110, 330, 410, 720, 920, 1010], 0).is_within(&report));
         assert!(!stack(&[110, 330, 410, 720, 930, 1010], 0).is_within(&report), "another call");
@@ -572,7 +573,7 @@ mod tests {
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);
         assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
-        // Not replaced: another request is between the two, or the second request is too small.
+        // The refusal stays: another request came first, or the granted request is too small.
         let other = (GIB, 2, &[120, 900][..], true);
         assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
         assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);

@@ -39,8 +39,8 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Reads the environment variables. If a variable is missing or empty, its default applies. The
-    /// defaults are one `h200`, work done immediately, no checks, only gpuheap's kernels, CUDA
-    /// 13.0, no log, no report, and no shared account.
+    /// defaults are one `h200`, work done immediately, no checks, no kernels except gpuheap's, CUDA
+    /// 13.0, no log and no report. Processes share no account of their memory.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {

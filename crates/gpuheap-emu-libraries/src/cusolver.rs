@@ -210,7 +210,8 @@ sizes! {
          _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::SMALL_SINGULAR;
 
-    /// Writes the workspace's size for singular values of many matrices by eigenvalues of `A^T A`.
+    /// Writes the workspace's size for singular values of many matrices, by way of the eigenvalues
+    /// of `A^T A`.
     fn [cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
         cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize]
         (_job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int,

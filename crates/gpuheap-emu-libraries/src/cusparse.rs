@@ -158,7 +158,7 @@ export! {
     }
 
     /// Writes the workspace's size for a product of dense matrices that is computed only at the
-    /// values of a sparse matrix. The size is 1, or 0 if there are no values.
+    /// values of a sparse matrix. cuSPARSE returns 1 byte, or 0 if there are no values.
     fn cusparseSDDMM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -196,7 +196,7 @@ export! {
     }
 
     /// Writes the size of the second workspace for a product of sparse matrices, if `area` is null.
-    /// Sets the product's number of values.
+    /// In any case, sets the number of values of the product `c`.
     fn cusparseSpGEMM_compute(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,

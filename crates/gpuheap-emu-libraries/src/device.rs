@@ -1,4 +1,5 @@
-//! Calls the process's driver to allocate the libraries' memory and to enqueue their work.
+//! Calls the process's CUDA driver to allocate the emulated libraries' memory and to enqueue their
+//! work.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -157,7 +158,8 @@ impl Memory {
     /// Memory of a cuBLAS handle, in bytes. It was measured on an H200 (2026-11-28). PyTorch has
     /// one handle for each thread that multiplies.
     pub(crate) const OF_CUBLAS: usize = 64 << 20;
-    /// Memory of a cuDNN handle, in bytes. On an H200 (2026-11-28), three took 8 to 10 MiB each.
+    /// Memory of a cuDNN handle, in bytes. On an H200 (2026-11-28), three handles took 8 to 10 MiB
+    /// each.
     pub(crate) const OF_CUDNN: usize = 8 << 20;
 
     /// Allocates `bytes`; `None` if the device has too little memory.

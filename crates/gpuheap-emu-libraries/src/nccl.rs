@@ -246,7 +246,8 @@ export! {
         })
     }
 
-    /// Writes as the result the part of this rank's values that has this rank's index.
+    /// Copies the part of this rank's values at this rank's index to the result. Adds nothing to
+    /// it, because ranks exchange no data.
     fn ncclReduceScatter(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
         communicator: Handle, stream: CUstream,
@@ -257,7 +258,7 @@ export! {
         copy(result, sent.wrapping_add(rank.max(0) as u64 * bytes as u64), bytes, stream)
     }
 
-    /// Sends nothing. Allocates the buffers for messages to the peer.
+    /// Allocates the buffers for messages to the peer. Ranks exchange no data, so none is sent.
     fn ncclSend(
         _sent: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
@@ -265,7 +266,7 @@ export! {
         communicator.change(|one| one.meet(peer, false))?
     }
 
-    /// Receives nothing. Allocates the buffers for messages from the peer.
+    /// Allocates the buffers for messages from the peer. Ranks exchange no data, so none is read.
     fn ncclRecv(
         _result: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
@@ -309,7 +310,7 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     made.write(Handle::new(Communicator { ranks, rank, channels, buffers, messages }))
 }
 
-/// Copies within the device; does nothing above [`MOST_BYTES`].
+/// Copies within the device. Does nothing above [`MOST_BYTES`]: no program depends on such results.
 fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> Outcome {
     let Some(driver) = driver().filter(|_| to != from && bytes > 0 && bytes <= MOST_BYTES) else {
         return Ok(());

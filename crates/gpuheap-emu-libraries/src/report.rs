@@ -1,4 +1,4 @@
-//! Writes a report when the process exits: refused calls, and notes on the stand-ins' models.
+//! Writes a report when the process exits: refused calls, and notes on how libraries are modelled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -9,13 +9,13 @@ use std::sync::{Mutex, Once, PoisonError};
 
 /// Environment variable with the folder for the report.
 const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
-/// Maximum number of functions named in a library's note.
+/// Maximum number of refused functions that the report names for a library.
 const NAMED: usize = 3;
 
 /// Number of refused calls, keyed by library and function.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
-/// Pairs of a library and a note on its model.
+/// Pairs of a library, and a note for the report on how the library is modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
 /// Largest workspace of the plans that benchmark mode timed, in bytes. The heuristic's choice and
@@ -35,7 +35,7 @@ pub(crate) fn refused(library: &'static str, function: &'static str) {
     *refused.entry(library).or_default().entry(function).or_default() += 1;
 }
 
-/// Adds a note on a library's model.
+/// Adds a note on how a library is modelled to the report.
 pub(crate) fn add_line(library: &'static str, line: &'static str) {
     write_at_exit();
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap_driver::export;
 
-/// Maximum number of addresses, and of sizes, to keep. Programs reuse the addresses of a few
-/// workspaces. A model has one size for each shape of its convolutions.
+/// Maximum number of workspace addresses, and of workspace sizes, to keep. Programs reuse the
+/// addresses of a few workspaces. A model has one size for each shape of its convolutions.
 const MOST: usize = 65_536;
 
 static ADDRESSES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -35,8 +35,8 @@ fn has(set: &Mutex<BTreeSet<u64>>, value: u64) -> bool {
 }
 
 export! {
-    /// Returns 1 if a block with this address and size may be a workspace, else 0. The program must
-    /// have used the address, and the size, for workspaces.
+    /// Returns 1 if a block may be a workspace, else 0. It may be one if some workspace of the
+    /// program had this address, and some workspace had this size.
     fn gpuheap_emulated_is_workspace(address: u64, bytes: u64) -> c_int {
         c_int::from(has(&ADDRESSES, address) && has(&SIZES, bytes))
     }

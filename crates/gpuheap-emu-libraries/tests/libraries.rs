@@ -58,8 +58,8 @@ fn product_succeeds_and_others_refuse() {
 #[test]
 fn cudnn_reports_workspaces_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // The program prints the workspaces of a convolution's first three plans, and of the plan for
-    // any convolution. The sizes for CTC loss and an LSTM match an H200's.
+    // The program prints the workspaces of a convolution's first three plans, and of the fallback
+    // plan that every convolution has. The sizes for CTC loss and an LSTM match an H200's.
     let expected = "workspace 13139968\nworkspace 13139968\nworkspace 21528576\nworkspace 0\n\
          by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n";
     assert_eq!(run("cudnn", reports.path()), expected);

@@ -20,7 +20,7 @@ const MAGIC: [u8; 16] = *b"gpuheap account1";
 /// Maximum number of processes that share an account file.
 const SLOTS: u64 = 256;
 
-/// Maximum number of devices in an account file. Emulated machines have eight at most in practice.
+/// Maximum number of devices in an account file. In practice, emulated machines have eight at most.
 const DEVICES: usize = 16;
 
 /// Size of a slot, in bytes. It has a pid and one byte count per device, of eight bytes each.
@@ -75,8 +75,8 @@ impl Account {
         Err(io::Error::other(format!("{SLOTS} processes use the account already")))
     }
 
-    /// Returns the entries of all slots of the account file at `path` that a process or its forked
-    /// child holds, in no particular order. Does not block.
+    /// Returns the entries of the account file at `path`, in no particular order. Leaves out slots
+    /// that neither a process nor its forked child holds. Does not block.
     ///
     /// # Errors
     ///
@@ -273,7 +273,7 @@ mod tests {
             entries.iter().map(|entry| entry.bytes[device]).collect::<Vec<_>>()
         };
         assert_eq!(read(0), [10, 90]);
-        // A duplicate of the descriptor keeps the slot occupied, as one in a forked child does.
+        // A duplicate of the descriptor, such as one in a forked child, keeps the slot occupied.
         let inherited = one.file.try_clone().unwrap();
         drop(one);
         assert_eq!(read(0), [10, 90]);

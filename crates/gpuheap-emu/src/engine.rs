@@ -228,8 +228,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Follows the unfinished work that `op` waits for until a piece is ready, and does that
-        // piece. Does not wait for a running callback.
+        // Goes from `op` to the unfinished work that `op` waits for, and so on, until a piece is
+        // ready. Does that piece. Does not wait for a running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {

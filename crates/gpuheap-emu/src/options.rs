@@ -71,7 +71,7 @@ pub enum Kernels {
     NoOp,
 }
 
-/// Time at which queued work is done. In every schedule, a wait does the work that it waits for.
+/// Time at which queued work is done. In every schedule, a call that waits for work first does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Work is done immediately, in the call that enqueues it.

@@ -62,7 +62,7 @@ fn freed_memory_costs_host_nothing() {
         ok!(gpu, cuMemFreeAsync(pooled, stream));
         ok!(gpu, cuMemFree_v2(plain));
     }
-    // The freed blocks together had over 100 MiB of addresses.
+    // The freed blocks together had over 100 MiB, so their pages were given back.
     assert!(resident_bytes() < before + 32 * MIB);
 }
 
@@ -180,8 +180,8 @@ fn wsl2_profile_lacks_features() {
         CUresult::ERROR_INVALID_DEVICE
     );
     ok!(gpu, cuMemFree_v2(managed));
-    // Without concurrent access, managed memory takes device memory. The device gets it back only
-    // some calls after the free.
+    // Without concurrent access, managed memory takes device memory. The device gets the memory
+    // back only after some more driver calls.
     for _ in 0..profile.late_release_calls {
         ok!(gpu, cuCtxSynchronize());
     }

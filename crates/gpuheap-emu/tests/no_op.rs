@@ -347,7 +347,7 @@ fn kernel_changes_its_block_alone() {
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
     assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
-    // Without a known block at the kernel's argument, the rest of the allocation counts as changed.
+    // If no block is known at an address, the allocation counts as changed from there on.
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
     assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);
@@ -379,11 +379,11 @@ fn reported_change_reads_zero_after_launches() {
     let gpu = no_op();
     let function = load(&gpu, CUBIN, c"any");
     let blocks = [0; 2].map(|_| allocate(&gpu, 512));
-    // A framework also reports its own copies as changes. The copied bytes are known, so they stay.
+    // A framework also reports its own copies as changes. The emulator keeps the copied bytes.
     upload(&gpu, &blocks);
     gpu.changed(blocks[0], 4);
     assert_eq!(read(&gpu, &blocks), [7, 7]);
-    // The copy wrote only a part of this range.
+    // The copy wrote only 4 of these 8 bytes, so the emulator forgets all of them.
     gpu.changed(blocks[0], 8);
     assert_eq!(read(&gpu, &blocks), [0, 7]);
     assert_eq!(launch(&gpu, function, 1, 1), OK);

@@ -58,7 +58,7 @@ impl Step {
     }
 
     /// Returns the buffers that the step uses. The flag is true if the step writes the buffer.
-    /// Waits order whole buffers.
+    /// Parts of a buffer do not matter, because waits order steps by whole buffers.
     fn uses(&self) -> Vec<(usize, bool)> {
         match *self {
             Step::Fill { buffer, .. } | Step::Renew { buffer, .. } => vec![(buffer, true)],
@@ -211,8 +211,8 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // The second test removes a wait. It rejects a draw if other waits imply that wait, as they
-        // do for most waits.
+        // The second test removes a wait from a random program. It rejects the program if other
+        // waits imply the removed wait, as they do for most waits.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()

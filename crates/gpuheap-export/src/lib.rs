@@ -27,7 +27,7 @@ pub struct Exposition {
 
 impl Exposition {
     /// Returns the metrics of a machine that was [examined](Machine::examine), with at most
-    /// `top_lines` lines for each program that publishes.
+    /// `top_lines` source lines for each program that publishes its heaps.
     pub fn new(machine: &Machine, reading: Reading, top_lines: usize) -> Exposition {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(samples(machine, reading, top_lines)));

@@ -35,7 +35,7 @@ fn text(recording: Recording, top_lines: usize) -> String {
     exposition(recording, top_lines).text(Format::OpenMetrics).to_owned()
 }
 
-/// Returns a program that publishes one heap and some lines.
+/// Returns the published data of a program with one heap. Each source line in `lines` holds 1 GiB.
 fn program(pid: u32, name: &str, lines: &[&str]) -> Value {
     let site = |line: &&str| {
         json!({"line": line, "function": "step", "device": "cuda:0", "kind": "device",

@@ -88,8 +88,8 @@ fn number_column(column: &Column<'_>, missing: Missing) -> Result<(Vec<u32>, Vec
             number_by_map(rows, |row| column.is_valid(row).then(|| text.get(row)))?
         }
         Values::Codes(of, bytes, dictionary) => {
-            // A dictionary may contain a value twice, so a row gets the value's number, not its
-            // code.
+            // Two codes may stand for one value of the dictionary. So rows get numbers by value,
+            // not by code.
             let (numbers, _) = number_column(dictionary, Missing::LeftOut)?;
             number_integers(rows, |row| {
                 let code = code(*of, bytes, row).filter(|_| column.is_valid(row))?;

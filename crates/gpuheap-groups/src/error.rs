@@ -15,7 +15,7 @@ pub enum Error {
     Spill {
         /// Folder of the file.
         folder: PathBuf,
-        /// Bytes in the file when a write failed, or in all temporary files when a read failed.
+        /// Bytes written before a write failed, or bytes of all temporary files if a read failed.
         bytes: u64,
         /// Error of the system.
         error: io::Error,

@@ -148,14 +148,14 @@ impl Merged {
 pub struct Groups {
     of: Arc<Merger>,
     files: Vec<Cursor>,
-    /// Index of the first group of the run in host memory that is not yet in `heads`.
+    /// Index of the group that `advance` reads next from the run in host memory.
     next: usize,
-    /// The next key of each run, and the run's index. The run in memory has the largest index.
-    /// Equal keys are merged in the order in which their batches were added.
+    /// The key of each run's next group, and the run's index. The run in memory has the largest
+    /// index. Equal keys are merged in the order in which their batches were added.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
-/// Reader of a run in a file, with the group that was read last.
+/// Run in a temporary file that is being read, and the last group that was read from the file.
 struct Cursor {
     run: RunReader,
     key: Vec<u8>,
@@ -163,8 +163,8 @@ struct Cursor {
 }
 
 impl Groups {
-    /// Returns the keys and the parts of the next groups, at most `most` groups. Returns no keys if
-    /// no groups are left.
+    /// Returns the keys of the next groups, at most `most`, and each key's parts (partial results).
+    /// Returns no keys if no groups are left.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl Groups {
         Ok((made.keys, made.states))
     }
 
-    /// Returns the parts (partial results) of the group whose key a run has in `heads`.
+    /// Returns the parts (partial results) of the last group that was read from run `source`.
     fn state(&self, source: usize) -> &[u64] {
         match (self.files.get(source), self.of.runs.first()) {
             (Some(file), _) => &file.state,
@@ -198,7 +198,7 @@ impl Groups {
         }
     }
 
-    /// Reads the next group of a run, and adds its key to `heads`. Adds nothing at the run's end.
+    /// Reads the next group of run `source`, if one is left, and adds the group's key to `heads`.
     fn advance(&mut self, source: usize) -> Result<(), Error> {
         let Some(file) = self.files.get_mut(source) else {
             let run = self.of.runs.first().filter(|run| self.next < run.keys.len());

@@ -117,7 +117,7 @@ impl Plan {
         self.columns.get(column).map_or(&[], |column| &column.parts)
     }
 
-    /// Returns the number of parts of all columns. A batch has this many numbers for each group.
+    /// Returns the number of partial results that a group of a batch has, for all columns.
     pub fn width(&self) -> usize {
         self.columns.last().map_or(0, |last| last.first + last.parts.len())
     }

@@ -14,7 +14,7 @@ use crate::plan::Plan;
 #[derive(Default, Debug)]
 pub(crate) struct Run {
     pub(crate) keys: Keys,
-    /// The parts of the first key, then of the second key, and so on.
+    /// The partial results of the first key, then of the second key, and so on.
     pub(crate) states: Vec<u64>,
 }
 

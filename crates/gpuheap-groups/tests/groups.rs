@@ -1,4 +1,4 @@
-//! Compares dense keys and merged batches with the maps of the standard library.
+//! Compares numbered keys and groups of several batches with the maps of the standard library.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 

@@ -17,8 +17,8 @@ pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Number of requests that failed for lack of memory.
 pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// `true` once the program has used CUDA. A program without CUDA may inherit the drop-in. No
-/// account is written for such a program.
+/// `true` once the program has used CUDA. A program without CUDA may inherit the drop-in (this
+/// library). For such a program, no report is written at exit.
 pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program uses CUDA.

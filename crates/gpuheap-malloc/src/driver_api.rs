@@ -1,5 +1,5 @@
-//! Replaces functions of the CUDA driver. The CUDA runtime calls them too. If `runtime_api` passed
-//! the program's call on to the runtime, the runtime's calls are passed on to the driver.
+//! Replaces functions of the CUDA driver. The CUDA runtime calls them too. While the runtime serves
+//! a call that `runtime_api` passed on, the driver serves the runtime's calls.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -95,7 +95,7 @@ pub(crate) fn cuGetProcAddress_v2(
     code
 }
 
-/// Calls `serve`, unless the runtime makes this call for a call that `runtime_api` passed on.
+/// Calls `serve`, but not while the runtime serves a call that `runtime_api` passed on.
 fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }

@@ -11,7 +11,7 @@ use gpuheap::{Error, Heap, Limits, Meter};
 pub(crate) struct PlainBytes {
     live: AtomicU64,
     /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
-    /// heap's cache, and does not count as memory of the pool.
+    /// heap's cache, and does not count as memory of the driver's pool.
     peak: AtomicU64,
     /// `true` from a trim until the next stream-ordered allocation. A trim returns all memory
     /// except granules that contain an allocation of `cuMemAlloc`. So if no stream-ordered memory
@@ -45,8 +45,9 @@ impl PlainBytes {
     }
 }
 
-/// High-water marks of the heap since the program reset them, and the heap's first soft limit. A
-/// program resets marks, and sets a release threshold, on the driver's pool that the heap replaces.
+/// High-water marks of the heap since the program reset them, and the heap's first soft limit. For
+/// the program, they are marks and the release threshold of the driver's pool that the heap
+/// replaces.
 pub(crate) struct Marks {
     /// Soft limit with which the heap was opened. A release threshold replaces this limit.
     soft_limit: Option<u64>,
@@ -62,7 +63,7 @@ struct Reserved {
     /// The heap's own high-water mark at the reset. If the heap's mark exceeds this value, the mark
     /// was reached after the reset.
     before: u64,
-    /// Highest number of reserved bytes that a query found since the reset.
+    /// Highest number of reserved bytes that [`Figures::read`] found since the reset.
     seen: u64,
 }
 

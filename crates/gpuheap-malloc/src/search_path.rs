@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 /// State of a search for the loaded object that contains `address`.
 struct Object {
     address: usize,
-    /// Number of objects visited. The first object is the program.
+    /// Number of loaded objects visited: first the program, then its libraries.
     visited: usize,
     brings_folders: bool,
 }
@@ -29,8 +29,8 @@ unsafe extern "C" fn visit(
     const NULL: usize = 0;
     const RPATH: usize = 15;
     const RUNPATH: usize = 29;
-    // SAFETY: the loader passes a description that is valid during the call, and the `Object` of
-    // `brings_folders`. The dynamic section is loaded, and ends with a null tag.
+    // SAFETY: the loader passes a description that is valid during the call, and the pointer to the
+    // `Object` from `brings_folders`. The dynamic section is loaded, and ends with a null tag.
     unsafe {
         let (info, object) = (&*info, &mut *object.cast::<Object>());
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));

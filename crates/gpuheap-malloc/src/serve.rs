@@ -227,8 +227,8 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
-        // An announcement fails if the stream is capturing. If earlier work on the stream failed,
-        // it may fail once, and succeed after `retire_all`.
+        // The heap refuses the announcement if the stream is capturing. If earlier work on the
+        // stream failed, the announcement may fail once, and succeed after `retire_all`.
         announce() || (served.heap.retire_all().is_ok() && announce())
     })
 }

@@ -259,7 +259,7 @@ fn driver_in_programs_folder_is_found() {
 #[test]
 fn line_for_emulated_driver_runs() {
     if has_driver() {
-        // If the machine has a driver, the message names its file instead of the line.
+        // If the machine has a driver, the message names its file, and no emulated driver.
         let (_, said) = without_driver_run("no_driver", "returns").get();
         assert!(said.contains("is there; for the loader to find it, type\n"), "{said}");
         return;
@@ -371,8 +371,8 @@ fn memory_is_freed_in_any_context() {
 
 #[test]
 fn memory_beside_the_heap_is_counted() {
-    /// Memory that the program takes without the heap. The allocation of the array failed, so it is
-    /// not listed.
+    /// Memory that the program takes without the heap. The program's allocation of a CUDA array
+    /// failed, so no array is listed.
     const BESIDE: &str = "managed 2 (2 MiB), pitched 1 (97.66 KiB), from pools 1 (3 MiB), \
                           virtual 1 (2 MiB)\n";
     let (printed, said) = Run::driver("served_and_foreign").always().get();
@@ -419,7 +419,7 @@ fn closed_runtime_stays_loaded() {
 }
 
 /// The program's own heap takes its memory from the drop-in's heap, through `cuMemAlloc`. Program
-/// and drop-in use separate copies of the library.
+/// and drop-in use separate copies of gpuheap's library.
 #[test]
 fn c_interface_program_keeps_its_library() {
     let program = folder().path().join("own_heap");
@@ -596,8 +596,8 @@ fn folder() -> &'static TempDir {
     })
 }
 
-/// Returns a folder with the drop-in, a file `libcuda.so.1` that does not load, and the emulated
-/// libraries under the file names that cargo gives them.
+/// Returns a folder with the drop-in, and the emulated libraries under the file names that cargo
+/// gives them. The file `libcuda.so.1` is empty, so no program finds a driver.
 fn without_driver() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {

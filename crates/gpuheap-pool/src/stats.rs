@@ -49,9 +49,9 @@ pub struct RunningStats {
     stats: AllocStats,
     /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
-    /// Largest difference, in bytes, between the driver's free bytes and a request that it refused.
-    /// `None` if the driver refused no request, or if it later granted a request and then reported
-    /// no more free bytes than this margin.
+    /// Margin, in bytes: the most free bytes that a refused request would have left on the device.
+    /// `None` if the driver refused no request, or if a later grant left no more free bytes than
+    /// this.
     pub refused_margin: Option<u64>,
 }
 
@@ -159,6 +159,6 @@ pub struct Moved {
     pub live: u64,
     /// Increase of live bytes, including the rounding of each allocation.
     pub live_blocks: u64,
-    /// Largest increase of live bytes at any time since the thread last added its counts.
+    /// Largest increase of live bytes since the thread last added its counts to the heap's counts.
     pub high: u64,
 }

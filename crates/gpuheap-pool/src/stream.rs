@@ -87,13 +87,13 @@ impl Ticket {
 /// capturing a graph. No other stream can use the memory before the capture ends.
 #[derive(Debug, Default)]
 pub struct Stuck {
-    /// Slot of each stream, with the number of the stream's last free that can be waited for.
+    /// Slot of each stream with stuck frees, and the number of its last free that is not stuck.
     streams: Vec<(usize, u64)>,
 }
 
 impl Stuck {
-    /// Adds the frees of one stream after free number `waitable`, the last that a wait can
-    /// complete.
+    /// Adds the stuck frees of one stream: all frees after number `waitable`, the last free that a
+    /// wait can complete.
     pub fn add(&mut self, slot: usize, waitable: u64) {
         self.streams.push((slot, waitable));
     }

@@ -20,11 +20,11 @@ const PIECES: usize = 16;
 const HASHES: usize = 256;
 
 /// Minimum interval at which the sums of all sites are recorded, in nanoseconds. If the program is
-/// killed, the recording lacks copies after that. Each record of a site takes 20 to 40 bytes.
+/// killed, copies since the last record are lost. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor for the interval at which all sums are recorded: it is at least the recording's duration
-/// so far, divided by this number. Each site then has about 500 records in a day.
+/// Divisor for the interval at which all sums are recorded. The recording's duration so far,
+/// divided by it, is the least interval. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.

@@ -70,8 +70,8 @@ impl Unwound {
         }
     }
 
-    /// Keeps the stack for [`known`], if each return address is at its place in memory. An address
-    /// that a signal interrupted is not: the kernel saved it with the registers.
+    /// Keeps the stack for [`known`], if each return address is at the place that `push` computed.
+    /// An address that a signal interrupted is not: the kernel saved it with the registers.
     pub(crate) fn keep(self) {
         let Some(end) = stack_end(self.stack_pointer) else { return };
         let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
@@ -98,11 +98,11 @@ impl Stacks {
     }
 }
 
-/// If the current stack is known at this stack pointer, calls `add` with each of its return
-/// addresses. Otherwise returns `false`.
+/// If a kept stack at this stack pointer equals the current stack, calls `add` with each of its
+/// return addresses. Otherwise returns `false`.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
     let Some(end) = stack_end(stack_pointer) else { return false };
-    // If another thread holds the lock, or held it at a fork, the stack is unwound.
+    // If another thread holds the lock, or held it at a fork, the caller unwinds the stack instead.
     let Ok(known) = KNOWN.try_lock() else { return false };
     let Some(at_one) = known.as_ref().and_then(|known| known.by_pointer.get(&stack_pointer)) else {
         return false;
@@ -163,7 +163,7 @@ fn stack_of_thread() -> Range<usize> {
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
-/// Returns the thread's identifier. A later thread may get it too, but only with the same stack.
+/// Returns the thread's identifier. A later thread on the same stack may get the same identifier.
 fn thread() -> usize {
     // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() as usize }

@@ -57,8 +57,8 @@ struct Entry {
     accounts: [Account; DEVICES],
 }
 
-/// Memory that several processes map. It has the bytes of each process, and of all processes
-/// together, on each device.
+/// Bytes of each process, and of all processes together, on each device. Several processes map this
+/// memory.
 #[repr(C)]
 pub(crate) struct Ledger {
     /// Value of [`Entry::owner`] for the process that holds the lock; 0 if the lock is free.
@@ -284,7 +284,7 @@ impl Ledger {
         let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
         let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
         // After `exec`, `own` differs from the earlier program's value. Otherwise, a process that
-        // saw that program end could give back this program's share.
+        // saw the earlier program end could give back the bytes of this program.
         let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
         OWNER.store(own, Ordering::Relaxed);
         if ptr::eq(self, &ALONE) {
@@ -345,16 +345,16 @@ fn identity() -> u64 {
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// For each entry, the program that was last seen to map the ledger's file. Programs are kept,
-/// because reading all mappings of a large process takes milliseconds.
+/// For each entry of the ledger, a hash of the program that was last seen to map the ledger's file.
+/// The hashes are kept, because reading all mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
 struct Stat {
     has_ended: bool,
     started: u64,
-    /// Hash of the addresses of the program, its stack, arguments and variables; `None` if reading
-    /// them is not permitted.
+    /// Hash of the addresses of the program's code, stack, arguments and variables. `exec` changes
+    /// these addresses. `None` if reading them is not permitted.
     program: Option<u64>,
 }
 
@@ -364,7 +364,7 @@ impl Stat {
         // The name before the fields may have spaces and parentheses.
         let fields: Vec<_> = text.rsplit_once(") ")?.1.split(' ').collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // The first thread may end before other threads. All memory is free once no thread is left.
+        // `Z` or `X`: the first thread has ended. Memory is freed only when no thread is left.
         let has_ended = fields.first().is_some_and(|state| "ZX".contains(state));
         let has_ended = has_ended && number(17)? <= 1;
         let places = fields.get(23..26)?.iter().chain(fields.get(42..49)?);
@@ -380,7 +380,7 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
     let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
         // SAFETY: signal 0 only checks that the process exists.
         let found = unsafe { libc::kill(pid, 0) } == 0;
-        // If the process exists but must not be signalled, the error is another one.
+        // Only `ESRCH` means that no such process exists. A process of another user gives `EPERM`.
         found || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     });
     let Some(stat) = Stat::of(&pid.to_string()).filter(|_| exists) else { return exists };
@@ -392,8 +392,8 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
         return true;
     }
     // If `exec` replaced the program, the new program does not map the ledger's file, or has taken
-    // the entry. If the first thread has ended, no mappings are listed, so the program counts as
-    // running.
+    // over this entry for itself. If the first thread has ended, no mappings are listed, so the
+    // program counts as running.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
     let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);

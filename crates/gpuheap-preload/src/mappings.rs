@@ -1,4 +1,4 @@
-//! Counts references to physical memory that the program or its mapped ranges use.
+//! Counts references to physical memory, by the program and by the ranges to which it is mapped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(crate) struct Mappings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reference {
     pub(crate) handle: u64,
-    /// Address of the mapped range that used the reference; `None` for the program's reference.
+    /// Address of the mapped range that had the reference; `None` if the program had it.
     range: Option<u64>,
     /// `true` if no reference is left.
     pub(crate) is_last: bool,
@@ -51,7 +51,7 @@ impl Mappings {
         Some(Reference { handle, range: None, is_last })
     }
 
-    /// Removes the references of the ranges that begin at these addresses.
+    /// Removes ranges that begin at these addresses. Returns their references to physical memory.
     pub(crate) fn unmap(&mut self, addresses: Range<u64>) -> Vec<Reference> {
         let begins: Vec<_> = self.ranges.range(addresses).map(|(address, _)| *address).collect();
         let removed = begins.into_iter().filter_map(|address| {

@@ -6,12 +6,12 @@ use std::mem;
 
 use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 
-/// Open ranges by number, from 1. The capture (the recorded file) numbers only the recorded ranges.
+/// Open ranges by number, from 1. In the capture (the recorded file), ranges have other numbers.
 #[derive(Default)]
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
     last: u32,
-    /// Value of `last` when open ranges were last written to the capture.
+    /// Value of `last` (the newest range) when open ranges were last written to the capture.
     recorded: u32,
     /// Number of ranges that were not opened because too many were open. `recorded_lost` is the
     /// part that is already recorded.
@@ -48,7 +48,7 @@ impl OpenRanges {
         capture: &mut ProcessCapture,
         mut thread: impl FnMut(&mut ProcessCapture, u32, Time) -> u32,
     ) {
-        // The number is recorded once it has doubled, so that many lost ranges need few records.
+        // Records the number of lost ranges only once it has doubled, so that records are few.
         if self.lost >= 2 * self.recorded_lost {
             self.write_lost(capture);
         }
@@ -63,7 +63,7 @@ impl OpenRanges {
         self.recorded = self.last;
     }
 
-    /// Records how many ranges were not opened, because too many were open.
+    /// Records how many more NVTX ranges were lost, because too many were open.
     pub(crate) fn write_lost(&mut self, capture: &mut ProcessCapture) {
         let count = self.lost - self.recorded_lost;
         if count > 0 {

@@ -104,8 +104,8 @@ fn allocated_block(
         let mut stack = allocate::stack();
         stack.skip_python(skipped);
         let device = u32::try_from(device).unwrap_or(0);
-        // No context: when a context ends, only the driver memory around the block is recorded as
-        // freed.
+        // The block gets no context, because the end of a context is recorded as a free of its
+        // blocks. Only the driver memory around this block is recorded as freed then.
         let (context, charge) = (CUcontext::NULL, Charge::default());
         let block = Block { kind, device, context, stream, address, bytes, charge };
         recorder.allocated(block, &stack, false);

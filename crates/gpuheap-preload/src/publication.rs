@@ -18,7 +18,7 @@ pub(crate) struct DeviceBytes {
 /// Membership of the recorder of this process.
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 
-/// Recorder, as the process's socket publishes it. The function returns each device's bytes.
+/// Recorder, as the process's socket publishes it. The function `F` returns each device's bytes.
 struct RecordedBytes<F>(F);
 
 /// Publishes the bytes of the devices that `devices` returns, if the settings enable it. A failure
@@ -40,7 +40,7 @@ pub(crate) fn end() {
 
 fn replace(membership: Option<Membership>) {
     // In a forked child, a thread of the parent may have held the lock. The socket then stays until
-    // a command removes it.
+    // a client finds that the process has ended, and removes the socket.
     let before = match MEMBERSHIP.try_lock() {
         Ok(mut locked) => std::mem::replace(&mut *locked, membership),
         Err(TryLockError::Poisoned(locked)) => {

@@ -40,8 +40,8 @@ struct Types {
 pub(crate) struct PythonFrame {
     /// Address of the code object.
     code: usize,
-    /// Address of the code object's name. A new code object at a freed address has its name
-    /// elsewhere.
+    /// Address of the code object's name. A new code object at a freed address has another name
+    /// object, so the two frames differ.
     name: usize,
     /// Offset of the current instruction from the first instruction, in bytes.
     at: i64,
@@ -103,7 +103,7 @@ impl PythonFrame {
     /// call from Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
         let Interpreter { layout, types, .. } = interpreter()?;
-        // SAFETY: the running frame keeps the code object alive, with its texts and its table.
+        // SAFETY: the running frame keeps the code object alive, with its names and line table.
         unsafe {
             let function = text(self.name, types, &layout);
             let file = text(word(self.code, layout.filename), types, &layout);
@@ -186,7 +186,7 @@ unsafe fn word(base: usize, offset: usize) -> usize {
 
 /// Returns the address of an object's type.
 unsafe fn type_of(object: usize) -> usize {
-    // SAFETY: the caller passes an object of the interpreter, or 0.
+    // SAFETY: the caller passes an object of the interpreter, or 0, at which `word` does not read.
     unsafe { word(object, 8) }
 }
 
@@ -273,7 +273,7 @@ fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     while let Some(head) = rest.split_off_first() {
         let (kind, units) = (head >> 3 & 15, i64::from(head & 7) + 1);
         line += match kind {
-            // The long form has a line, and three numbers for columns.
+            // The long form of an entry has a line, and three numbers for columns.
             14 => {
                 let difference = signed(&mut rest)?;
                 (0..3).try_for_each(|_| unsigned(&mut rest).map(drop))?;

@@ -50,7 +50,7 @@ struct Open {
     range: Range,
 }
 
-/// Identifies a range. `number` is from the recorder of the process that `forks` identifies.
+/// Identifies a range: its number in the recorder of the process with this [`forks::count`].
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -61,8 +61,8 @@ thread_local! {
     static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Name of a domain, or text that the program registered. The program may use the value until the
-/// process ends, so it is never freed.
+/// Name of a domain, or text that the program registered. The program may use its address as a
+/// handle until the process ends, so the name is never freed.
 struct Name {
     text: String,
     next: *const Name,
@@ -173,8 +173,8 @@ fn push(domain: usize, name: Option<String>) -> c_int {
     OPEN.try_with(push).unwrap_or(0)
 }
 
-/// Closes the calling thread's innermost range of a domain. Returns the range's level, or -1 if no
-/// range is open.
+/// Closes the calling thread's innermost NVTX range of a domain. Returns the range's level, or -1
+/// if no range is open.
 fn pop_in(domain: usize) -> c_int {
     let pop = |open: &RefCell<Vec<Open>>| {
         let mut open = open.borrow_mut();

@@ -1,4 +1,4 @@
-//! Makes functions that call the driver's real functions. Finds the functions that replace them.
+//! Makes functions that call the driver's real functions. Also finds this library's replacements.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

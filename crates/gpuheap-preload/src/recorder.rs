@@ -62,7 +62,8 @@ pub(crate) struct Recorder {
     devices: AtomicU64,
     /// Devices whose free memory was read before the process allocated there, as bits.
     read_before: AtomicU64,
-    /// `true` once the program copied memory after the recording. Later copies take no lock.
+    /// `true` once the program copied memory after the end of the recording. Later copies are not
+    /// counted, so they take no lock.
     without_copies: AtomicBool,
     state: Mutex<State>,
 }
@@ -78,7 +79,8 @@ struct State {
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, set by [`State::set_key`].
     key: Vec<u64>,
-    /// Value of [`closes::count`] when the recorded files were last compared with the loaded files.
+    /// Value of [`closes::count`] when the loaded files were last read. If it has changed, other
+    /// code may have the addresses of recorded stacks.
     closes: u64,
     mappings: Mappings,
     copies: Copies,
@@ -221,7 +223,7 @@ impl Recorder {
         removed.collect()
     }
 
-    /// Restores references after the call that should have removed them failed.
+    /// Restores references to physical memory, because the call that removes them failed.
     pub(crate) fn restore_references(&self, removed: &[(Reference, Option<Block>)]) {
         let mut state = self.locked();
         for (reference, freed) in removed {
@@ -232,7 +234,7 @@ impl Recorder {
         }
     }
 
-    /// Records that a context ended with its memory. Returns the memory.
+    /// Records the end of a context as a free of its blocks. Returns the blocks.
     pub(crate) fn context_ended(&'static self, context: CUcontext) -> Vec<Block> {
         let mut state = self.locked();
         let is_ended = |block: &Block| {
@@ -267,7 +269,7 @@ impl Recorder {
         }
     }
 
-    /// Notes the start of a range of the program. The range is recorded with its first memory
+    /// Notes the start of the program's NVTX range. The range is recorded with its first memory
     /// event. Returns the range's number; 0 if nothing is recorded.
     pub(crate) fn range_started(&'static self, name: String, of_thread: bool) -> u32 {
         if settings::get().output.is_none() {
@@ -422,8 +424,8 @@ impl ThreadEnds for Recorder {
 }
 
 impl State {
-    /// Adds live memory. After the recording, only a limit uses it, to find the sizes of freed
-    /// blocks.
+    /// Adds live memory. After the recording, a block is kept only if a limit is set, because the
+    /// limit needs the block's size when the block is freed.
     fn insert(&mut self, block: Block) {
         if !self.is_ended {
             self.copies.allocated(block.kind, block.address, block.bytes);

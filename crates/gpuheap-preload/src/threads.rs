@@ -16,7 +16,8 @@ pub(crate) trait ThreadEnds: Sync {
     fn thread_ended(&self, thread: u32, name: &str);
 }
 
-/// The recorder's threads by number, from 1. In the capture, threads have other numbers.
+/// The recorder's threads by number, from 1. In the capture (the recorded file), threads have other
+/// numbers.
 #[derive(Default)]
 pub(crate) struct Threads(Vec<Thread>);
 
@@ -40,7 +41,7 @@ impl Threads {
         number
     }
 
-    /// Returns the capture's number for a thread. Records the thread at its first call.
+    /// Returns the number that a thread has in the capture. Records the thread at its first call.
     pub(crate) fn recorded(
         &mut self,
         number: u32,
@@ -54,7 +55,7 @@ impl Threads {
         thread.number
     }
 
-    /// Returns the capture's number for a thread that ended; 0 if the thread is not recorded.
+    /// Returns the number that an ended thread has in the capture; 0 if the thread is not recorded.
     pub(crate) fn ended(&mut self, number: u32) -> u32 {
         self.at(number).map_or(0, |thread| {
             thread.name = String::new();
@@ -96,7 +97,7 @@ fn end_key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// Sets the calling thread's value of the key to the number of the next round.
+/// Sets the calling thread's value of [`end_key`] to the next round of destructors.
 fn set_round(round: usize) {
     if let Some(key) = end_key() {
         // SAFETY: the key exists until the process ends. No code reads the value as a pointer.

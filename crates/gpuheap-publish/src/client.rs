@@ -35,7 +35,7 @@ const MOST_OF_USER: usize = 10_000;
 /// later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Lists that a survey requests from each process. Python programs lock the interpreter for them.
+/// Choice of lists that a survey requests. Python programs lock the interpreter to make a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Heaps alone.
@@ -111,7 +111,7 @@ pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
 struct Surveyed<'a> {
     /// Answers of processes, by socket.
     found: Vec<(&'a PathBuf, Published)>,
-    /// Number of entries in `found`, by user: heaps, and lines of code with their bytes.
+    /// Number of entries in `found`, by user. An entry is a heap, or a line of code with its bytes.
     entries: BTreeMap<u32, usize>,
     /// Pids of the processes whose sockets were skipped, by user.
     skipped: BTreeMap<u32, Vec<u32>>,
@@ -218,8 +218,8 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     Ok((stream, pid))
 }
 
-/// Returns a process's heaps, and the lists that it sends before `end`; `None` if the process has
-/// ended.
+/// Returns a process's heaps, and the lists of `detail` that can be requested before `end`; `None`
+/// if the process has ended.
 fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published> {
     let pid = is_running(socket).then_some(socket.pid);
     let mut found = Published { pid, uid: socket.uid, ..Published::default() };

@@ -90,9 +90,9 @@ pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     Err(Error::other(reasons.join("; ")))
 }
 
-/// Returns paths to which this process may record, the preferred path first. The paths are in the
-/// working directory and in the folders of sockets. Clients cannot choose a path, so they cannot
-/// overwrite a file of the user.
+/// Returns paths to which this process may record when a client requests a recording, the preferred
+/// path first. The paths are in the working directory and in the folders of gpuheap's sockets.
+/// Clients cannot choose a path, so they cannot overwrite a file of the user.
 pub(crate) fn recordings() -> Vec<PathBuf> {
     let private = candidates().into_iter().filter(|folder| check(folder, own_uid()).is_ok());
     let folders = std::env::current_dir().into_iter().chain(private);

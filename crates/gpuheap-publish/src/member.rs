@@ -30,7 +30,7 @@ pub trait Member: Send + Sync {
     }
 
     /// Returns the memory of libraries. If two heaps of a process report a library's own allocator,
-    /// their figures are equal.
+    /// they return equal entries, and a client gets the entry once.
     fn libraries(&self) -> Vec<LibraryMemory> {
         Vec::new()
     }
@@ -86,7 +86,7 @@ struct Entry {
 }
 
 impl Members {
-    /// Returns the highest access of clients that a heap or recorder allows.
+    /// Returns the highest access that any heap or recorder allows to clients.
     pub(crate) fn access(&self) -> Access {
         self.lock().iter().map(|entry| entry.access).max().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Defines questions and answers, and encodes them as lines of JSON.
+//! Defines questions about a process's memory and the answers, and encodes them as lines of JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -165,8 +165,8 @@ pub struct HeapStatus {
     pub soft_limit: Option<u64>,
     /// Hard limit.
     pub hard_limit: Option<u64>,
-    /// Questions that the heap allows: reading, or changes too. The answering thread sets this
-    /// field.
+    /// Access that the heap allows to clients: reading only, or changes too. The answering thread
+    /// sets this field.
     #[serde(default)]
     pub access: Access,
 }

@@ -10,8 +10,9 @@ use crate::member::{Member, Members};
 use crate::protocol::Access;
 use crate::server::{self, Stop};
 
-/// Publishes a member's memory on the process's socket. With [`Access::Control`], clients may also
-/// change the member. The first member binds the socket and starts the thread that answers.
+/// Publishes the memory of a member (a heap or recorder) on the process's socket. With
+/// [`Access::Control`], clients may also change the member. The first member binds the socket and
+/// starts the thread that answers.
 ///
 /// A forked child does not answer for its parent. It gets its own socket when a member joins in it.
 ///

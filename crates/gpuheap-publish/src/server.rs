@@ -28,8 +28,8 @@ use crate::wire::{read_line, write_line};
 /// Maximum time that a client may take to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Interval at which waiting clients are refused while the worker prepares an answer. A client that
-/// does not send its question delays the answer by one interval.
+/// Interval at which waiting clients are refused while the worker prepares an answer. The first
+/// thread waits this long for a waiting client's question, so a silent client delays the answer.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
 /// Pause after `accept` fails, for example while the process has too many open files.
@@ -48,7 +48,7 @@ impl Stop {
     }
 }
 
-/// Binds the socket and starts the thread that answers questions about `members`.
+/// Binds the socket and starts the thread that answers clients' questions about `members`.
 pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
     let (listener, path) = folder::bind()?;
     let stop = Stop(listener.try_clone()?);
@@ -161,12 +161,12 @@ fn answer(
     worker.ask(question, listener)
 }
 
-/// The thread that calls the members (heaps and recorders) for an answer. After this value is
+/// The thread that calls the members (heaps and recorders) to prepare answers. After this value is
 /// dropped, the thread ends as soon as its call returns.
 struct Worker {
     questions: Sender<Question>,
     answers: Receiver<Answer>,
-    /// `true` if the thread still works on a question whose time limit has passed.
+    /// `true` if the thread still prepares an answer although the question's time limit has passed.
     is_late: bool,
 }
 
@@ -320,7 +320,7 @@ impl Members {
             }
             _ => match split(members.map(|member| member.flush().map(Some))) {
                 (flushed, Some(reason)) if sum(&flushed) == 0 => failed(reason),
-                // Reports the bytes that were flushed, even if another member failed.
+                // Reports the bytes that were flushed, even if another heap failed to flush.
                 (flushed, _) => Answer::GivenBack(sum(&flushed)),
             },
         }

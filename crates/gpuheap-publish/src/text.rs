@@ -6,7 +6,7 @@
 use gpuheap_text::printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Maximum number of texts in a list. A holder's name has about 20 to 80 characters.
+/// Maximum number of texts in a list, such as names of holders, each of about 20 to 80 characters.
 const MOST_TEXTS: usize = 8;
 
 /// Serializes and deserializes a field, and cuts its texts to `MOST` characters.

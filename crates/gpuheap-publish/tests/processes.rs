@@ -1,4 +1,5 @@
-//! Tests questions between two processes. The other process runs the test `program` of this file.
+//! Tests questions of one process about the memory of another. The other process runs the test
+//! `program` of this file.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -139,8 +140,8 @@ fn program() {
         // lock of `join`, and `join` gives up after a second.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // A single child outlives its parent. If there are several children, they end with
-            // their parent.
+            // A test needs a single child to outlive its parent. Several children end with their
+            // parent.
             if children > 1 {
                 // SAFETY: the call only sets the signal.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -161,8 +162,8 @@ fn program() {
     drop(membership);
 }
 
-/// Prints the processes of a folder's sockets. Then prints the number of sockets whose name has
-/// their process's pid. A test starts this in a PID namespace.
+/// Prints the processes of a folder's sockets, and the number of sockets with their process's pid
+/// in the name. A test starts this in a PID namespace, where pids differ.
 #[test]
 #[ignore = "another test starts it"]
 fn client() {
@@ -499,7 +500,7 @@ fn stopped_program_is_reported() {
     assert!(error.to_string().contains("its queue of questions is full"), "{error}");
     drop(waiting);
     program.signal(libc::SIGCONT);
-    // The program first answers the clients that already wait.
+    // The program first answers the clients that fill its queue, so this takes a while.
     let answers = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         ask(&only(base.path()), &Question::Status).is_ok()

@@ -29,14 +29,14 @@ impl Addresses {
         Addresses { heap, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// Stores the memory at an address until [`free`](Addresses::free).
+    /// Adds an allocation to the table, at its address. [`free`](Addresses::free) removes it again.
     pub(crate) fn keep(&self, address: u64, memory: Memory) -> Result<(), Error> {
         self.shard(address)?.insert(address, memory);
         Ok(())
     }
 
-    /// Frees the memory at an address. Returns `None` if no library holds that address. Returns an
-    /// error in a forked child, because a child frees nothing.
+    /// Frees the allocation at an address. Returns `None` if the table has no such address. Returns
+    /// an error in a forked child, because a child frees nothing.
     pub(crate) fn free(
         &self,
         address: u64,

@@ -70,8 +70,8 @@ impl Buffer {
         Some(shared)
     }
 
-    /// Locks the state. Under the lock, run no Python code and make no exception. The interpreter
-    /// may otherwise switch to a thread that waits for the lock.
+    /// Locks the state. Under the lock, run no Python code and make no Python exception. The
+    /// interpreter may otherwise switch to a thread that waits for the lock.
     fn lock(&self) -> MutexGuard<'_, Ownership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

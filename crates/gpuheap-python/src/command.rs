@@ -1,4 +1,4 @@
-//! Runs the `gpuheap` command, and returns explanations and replays to Python.
+//! Runs the `gpuheap` command, explains out-of-memory errors and replays traces, for Python.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

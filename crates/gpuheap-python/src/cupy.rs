@@ -1,7 +1,8 @@
 //! CuPy's allocator. CuPy calls the allocator for each array, with the interpreter's lock held.
 //!
 //! CuPy's own `CFunctionAllocatorMemory` owns the memory. It calls one C function to get memory and
-//! another to free it. An object of this module would take longer to make than the block.
+//! another to free it. If this module made a Python object for each block, making the object would
+//! take longer than allocating the block.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -110,7 +111,7 @@ impl CupyAllocator {
             Ok(object) => this.pointer_class.bind(py).call1((object, 0)),
             Err(error) => {
                 if !memory.is_null() && TAKEN.get() != memory {
-                    // SAFETY: CuPy's object ended before it took the memory.
+                    // SAFETY: no object of CuPy owns the memory, because `take` was not called.
                     drop(unsafe { Box::from_raw(memory) });
                 }
                 Err(error)

@@ -84,7 +84,7 @@ impl Shown {
         known.insert((owner.place, address), (bytes, lent));
     }
 
-    /// Makes `stream` wait for the work on all memory of the table that overlaps a range.
+    /// Makes `stream` wait for the work on all handed-out memory that overlaps a range.
     pub(crate) fn order(
         &self,
         owner: &Owner,
@@ -220,7 +220,7 @@ fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) 
     };
     let consumer = match &number {
         Some(number) if number.eq(-1)? => return Ok(()),
-        // The per-thread default stream and the legacy default stream wait for each other.
+        // The two default streams wait for each other, so the legacy one can stand for both.
         Some(number) if number.eq(CUstream::PER_THREAD.0)? => exported.owner.default.clone(),
         _ => exported.owner.stream(py, given)?,
     };

@@ -118,8 +118,8 @@ fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Calls `__dlpack__` so that `stream` waits for the library's work. For page-locked memory,
-/// libraries refuse a stream. If no stream is passed, libraries make the default stream wait for
+/// Calls `__dlpack__` so that `stream` waits for the library's work. Pass `None` for page-locked
+/// memory, because libraries accept no stream for it. They then make the default stream wait for
 /// their work.
 fn request_capsule<'py>(
     source: &Bound<'py, PyAny>,

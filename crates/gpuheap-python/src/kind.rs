@@ -47,7 +47,7 @@ macro_rules! with_kind {
 }
 pub(crate) use with_kind;
 
-/// Runs an expression with `$T` as the unsigned integer of a kind's size, for copies of elements.
+/// Runs an expression with `$T` as the unsigned integer of an element type's size, for copies.
 macro_rules! with_size {
     ($kind:expr, $T:ident => $work:expr) => {
         $crate::kind::with_size!(@ $kind, $T => $work; 1 u8, 2 u16, 4 u32, _ u64)

@@ -24,9 +24,9 @@
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
 //! call of the heap releases the lock, because the call may wait for the device. The core never
-//! takes the interpreter's lock while it holds one of its own locks. So a thread may free memory
-//! while it holds another library's lock. Otherwise, that thread could wait for the interpreter's
-//! lock, and the thread with the interpreter's lock for the library's lock.
+//! takes the interpreter's lock while it holds one of its own locks. So a hook may free memory on a
+//! thread that holds another library's lock. If the free waited for the interpreter's lock, the
+//! thread with that lock could in turn wait for the library's lock.
 //!
 //! The module makes a free-threaded interpreter turn the lock on. The reason is that the module
 //! reads reference counts, to find streams that only the heap holds. Without the lock, another

@@ -12,7 +12,7 @@ pub(crate) fn locked<'a, T>(
 ) -> Result<MutexGuard<'a, T>, Error> {
     match heap.check_alive() {
         Ok(()) => Ok(table.lock().unwrap_or_else(PoisonError::into_inner)),
-        // `gone` may also mean that the device was reset. An unlocked table stays usable then.
+        // In a forked child, and also after a reset of the device, an unlocked table stays usable.
         Err(gone) => table.try_lock().map_err(|_| gone),
     }
 }

@@ -1,4 +1,4 @@
-//! Publishes the lines, holders, scopes and libraries of a heap for other processes.
+//! Publishes a heap's figures by line, holder, scope and library, for other processes.
 //!
 //! A separate thread answers other processes, and takes the interpreter's lock for these figures.
 //! If the program keeps the lock, the answer comes in time, but without the figures.
@@ -38,7 +38,8 @@ impl PythonPart {
     /// `None` if the heap records no lines, or if the heap or the interpreter has ended.
     fn with_lines<R>(&self, work: impl FnOnce(Python<'_>, &Lines) -> PyResult<R>) -> Option<R> {
         Python::try_attach(|py| {
-            // Drop `lines` with the lock held, because the last reference releases Python objects.
+            // Keep `lines` in this closure: if it is the last reference, dropping it releases
+            // Python objects, and that needs the interpreter's lock.
             let lines = self.lines.as_ref()?.upgrade()?;
             work(py, &lines).ok()
         })?

@@ -13,12 +13,12 @@ use pyo3::prelude::*;
 
 use crate::failure::refused;
 
-/// Sizes in bytes of the parts of the reserve. The first part serves requests of at most [`SMALL`]
-/// bytes. Each other part serves one larger request, such as the growth of a table. Parts are never
-/// written, so they occupy addresses but no pages.
+/// Sizes in bytes of the parts of the reserve of host memory. The first part serves requests of at
+/// most [`SMALL`] bytes. Each other part serves one larger request, such as the growth of a table.
+/// Parts are never written, so they occupy addresses but no pages.
 const SIZES: [usize; 6] = [256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
-/// Size in bytes of the largest request that the first part serves.
+/// Size in bytes of the largest request that the reserve's first part serves.
 const SMALL: usize = 4 << 10;
 
 #[global_allocator]
@@ -29,15 +29,15 @@ static ALLOCATOR: Reserving = Reserving {
 };
 
 struct Reserving {
-    /// Parts in the order of [`SIZES`]; null for a part that is not held.
+    /// Parts of the reserve, in the order of [`SIZES`]; null for a part that is not allocated.
     parts: [AtomicPtr<u8>; SIZES.len()],
     /// Size in bytes of the largest table so far.
     largest: AtomicUsize,
-    /// `true` until all parts are held.
+    /// `true` if a part was freed for a request and is not allocated again yet.
     is_spent: AtomicBool,
 }
 
-/// Raises `MemoryError` if parts of the reserve were spent and the host has no memory for new ones.
+/// Raises `MemoryError` if the reserve of host memory was spent and cannot be allocated again.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.is_spent.load(Ordering::Relaxed) { renew(py) } else { Ok(()) }
 }
@@ -64,7 +64,7 @@ impl Reserving {
     /// Allocates the missing parts of the reserve for which the host has memory. Returns whether
     /// the parts suffice for the next growth of the largest table. A growth doubles a table's size.
     ///
-    /// Larger parts are not required, because free memory may be fragmented.
+    /// Still larger parts may stay missing, because the host's free memory may be fragmented.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Reserving {
         held == SIZES.len() || held > 1 && SIZES[held - 1] >= next_growth
     }
 
-    /// Allocates part `at` unless the reserve has it. Returns `false` if the host has no memory.
+    /// Allocates part `at` of the reserve if it is missing. Returns `false` on failure.
     fn hold(&self, at: usize) -> bool {
         if self.parts[at].load(Ordering::Relaxed).is_null() {
             // SAFETY: every size in `SIZES` is greater than zero.

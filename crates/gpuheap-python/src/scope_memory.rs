@@ -36,8 +36,8 @@ pub(crate) fn _scope_keep(
             scopes = inside;
         }
     }
-    // Removes the object from the scope that would free it. If the object was allocated before
-    // `account` was opened, no scope in `scopes` owns it.
+    // The number finds the object in the scope that would free its memory. If the object was
+    // allocated before `account` was opened, no scope in `scopes` owns it.
     let number = make_holder(object)?.number;
     let mut was_owned = false;
     for scope in &scopes {
@@ -55,7 +55,8 @@ pub(crate) fn _scope_keep(
             Charged::Unknown => true,
         };
         if is_charged {
-            // Makes the holder before taking the lock, because this may run the collector.
+            // Makes the holder before taking the lock. Making it may run the collector, and code
+            // that the collector runs may need the lock.
             let holder = make_holder(object)?;
             lock(&scope.kept).push(py, holder, address, bytes);
         }
@@ -63,8 +64,8 @@ pub(crate) fn _scope_keep(
     Ok(())
 }
 
-/// Returns the bytes of `heaps` that outlive a scope. Does not count kept memory, or memory that
-/// open inner scopes may still free.
+/// Returns the bytes of `heaps` that were requested in a scope and outlive it. Does not count
+/// memory that was kept with `Scope.keep`, or that open inner scopes may still free.
 #[pyfunction]
 pub(crate) fn _scope_stayed(
     py: Python<'_>,
@@ -129,7 +130,7 @@ fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
 }
 
 /// Returns the total bytes of the kept memory at `places`. Counts overlapping bytes once. If the
-/// heaps record lines, they know all allocations, so counts whole allocations with kept memory.
+/// heaps record lines, all allocations are known: counts whole allocations with kept memory.
 fn kept_bytes(
     py: Python<'_>,
     heaps: &[PyRef<'_, Heap>],

@@ -2,10 +2,10 @@
 //!
 //! A handle identifies a stream only until the stream ends. The driver may then give the handle to
 //! another stream. An object with `__cuda_stream__` may outlive its stream too, because many such
-//! objects are views of a stream that another object keeps alive. So each free on a foreign stream
-//! records an event. A heap needs the stream only while memory exists that was allocated on the
-//! stream. During that time the table holds the objects that were passed for those allocations,
-//! because one of them may keep the stream alive.
+//! objects are views of a stream that another object keeps alive. So each free on another library's
+//! stream records an event, and the heap then waits for the event. A heap needs the stream only
+//! while memory exists that was allocated on the stream. During that time, [`Streams`] holds the
+//! objects that were passed for those allocations, because one of them may keep the stream alive.
 //!
 //! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// The foreign streams that a heap needs, keyed by handle.
+/// The streams of other libraries that a heap needs, keyed by handle.
 #[derive(Default)]
 pub(crate) struct Streams {
     known: Mutex<Known>,
@@ -84,14 +84,14 @@ struct Known {
 /// A stream, with the objects and numbers that the program passed to name it.
 struct Entry {
     stream: gpuheap::Stream,
-    /// Users, keyed by the object's address. The key is 0 if the handle was passed as a number.
+    /// Users of the stream, keyed by the address of the passed object; 0 for a passed number.
     users: FxHashMap<usize, User>,
-    /// Number of users at which [`prune`](Entry::prune) next drops users that no memory needs.
+    /// Number of users at which [`prune`](Entry::prune) next removes unneeded users.
     prune_at: usize,
 }
 
-/// A user of a stream. It is the object or the number that the program passed to name the stream.
-/// Memory allocated through the user holds clones of `stream`.
+/// A user of a stream: the object or the number that the program passed to name the stream. Memory
+/// allocated for the user holds clones of `stream`. Their number shows whether such memory exists.
 struct User {
     stream: gpuheap::Stream,
     /// The passed object, which may keep the stream alive. `None` if a number was passed.
@@ -163,8 +163,8 @@ impl Streams {
             if let Some(same) = known.by_handle.get_mut(&handle)
                 && same.stream.id() == stream.id()
             {
-                // The table has the same stream already. Its memory still needs the earlier users,
-                // because one of their objects may keep the stream alive.
+                // The table has the same stream already. Keep its earlier users, because live
+                // memory needs the stream, and one of their objects may keep the stream alive.
                 let before = std::mem::take(&mut same.users);
                 entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
             }
@@ -182,7 +182,7 @@ impl Streams {
     }
 
     /// Adds a stream that was first seen in a graph capture, and `object`, by which the program
-    /// named it. Returns the clone of the stream for memory that is allocated through `object`.
+    /// named it. Returns the stream as [`Entry::join`] does.
     fn join_in_capture(
         &self,
         made: gpuheap::Stream,
@@ -193,8 +193,8 @@ impl Streams {
         entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
-    /// Releases objects that were passed during captures, if no memory needs the objects. The heap
-    /// itself notices the end of a capture's graph.
+    /// Drops the entries of captured streams that no memory needs. Need not retire these streams,
+    /// because the heap itself notices the end of a capture's graph.
     fn sweep_captures(&self) {
         let ended: Vec<Entry> = {
             let mut known = self.lock();
@@ -222,8 +222,8 @@ impl Streams {
     }
 
     /// Notes that `object` was passed for a stream in the table, because the object may keep the
-    /// stream alive. Returns the clone of the stream for memory that is allocated through `object`.
-    /// Returns `None` if the table has another stream for the handle now.
+    /// stream alive. Returns the stream as [`Entry::join`] does. Returns `None` if the table has
+    /// another stream for the handle now.
     fn join(
         &self,
         handle: usize,
@@ -293,7 +293,7 @@ impl Streams {
         users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
-    /// Releases all objects. Python's collector calls this when only these objects hold the heap.
+    /// Releases all users' objects. Python's collector calls this when only they hold the heap.
     pub(crate) fn clear(&self) {
         let known = std::mem::take(&mut *self.lock());
         drop(known);
@@ -307,24 +307,24 @@ impl Streams {
 }
 
 impl Entry {
-    /// Minimum number of users of a stream at which unneeded users are dropped: objects that the
-    /// program no longer holds and whose memory was freed.
+    /// Minimum number of a stream's users at which [`prune`](Entry::prune) removes unneeded users.
     const PRUNE: usize = 8;
 
     /// Makes the entry of a stream, with `object` as its first user. Returns the entry, and the
-    /// clone of the stream for the user's memory.
+    /// stream as [`join`](Entry::join) does.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
         let mut entry = Entry::without_users(stream);
         let joined = entry.join(object);
         (entry, joined)
     }
 
-    /// Makes the entry of a stream without users.
+    /// Makes the entry of a stream. The entry has no users yet.
     fn without_users(stream: gpuheap::Stream) -> Entry {
         Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
-    /// Adds the user `object` if the entry lacks it. Returns the stream's clone for its memory.
+    /// Adds `object` to the stream's users if it is missing. Returns a clone of the stream for the
+    /// user's memory. [`is_unneeded`](User::is_unneeded) counts these clones.
     fn join(&mut self, object: Option<&Bound<'_, PyAny>>) -> gpuheap::Stream {
         let user = self.users.entry(address(object)).or_insert_with(|| User {
             stream: self.stream.counted_apart(),
@@ -333,8 +333,9 @@ impl Entry {
         user.stream.clone()
     }
 
-    /// Removes the unneeded users if there are many users. Libraries that make an object for each
-    /// call (`torch.cuda.current_stream()`) would otherwise fill the table while one block is live.
+    /// Removes the unneeded users if the stream has many users. Libraries that make an object for
+    /// each call (`torch.cuda.current_stream()`) would otherwise fill the table while one block is
+    /// live.
     fn prune(&mut self) -> Vec<User> {
         if self.users.len() < self.prune_at {
             return Vec::new();
@@ -352,8 +353,8 @@ impl Entry {
 }
 
 impl User {
-    /// Returns whether the table may drop the user: all memory that was allocated through the user
-    /// was freed, and the program no longer holds the user's object.
+    /// Returns whether the table may drop this user of a stream: all memory that was allocated for
+    /// the user was freed, and the program no longer holds the user's object.
     fn is_unneeded(&self) -> bool {
         let is_held = match &self.object {
             // SAFETY: the object is alive, and the interpreter's lock is held.

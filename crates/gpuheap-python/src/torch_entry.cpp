@@ -121,7 +121,7 @@ struct Begun {
 std::mutex begun_lock;
 // Captures in progress. Never destroyed, because threads may allocate while the process exits.
 std::vector<Begun> &begun = *new std::vector<Begun>;
-// Size of `begun`. An allocation outside of captures reads it without the lock.
+// Number of captures in progress. An allocation outside of captures reads it without the lock.
 std::atomic<std::size_t> begun_count(0);
 
 // Finds the memory pool of the capture in progress whose filter accepts the stream. Returns false

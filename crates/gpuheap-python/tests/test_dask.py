@@ -93,7 +93,7 @@ def client():
 
 @pytest.fixture
 def threads():
-    """A worker that is a thread of this process, with two results on the device."""
+    """A client and its only worker. The worker is a thread of this process."""
     cluster = LocalCluster(
         n_workers=1,
         threads_per_worker=1,

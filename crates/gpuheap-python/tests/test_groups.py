@@ -171,7 +171,7 @@ def test_full_disk_is_named_and_clean(tmp_path):
     )
     first, last = done.stdout.splitlines()
     assert first.startswith("True") and f"a file of {tmp_path}" in first, done.stdout + done.stderr
-    # Only the groups' array `anchor`, one `uint32`, may stay live until the groups are collected.
+    # One `uint32` may stay live until the groups are collected: their array `anchor`, for uploads.
     assert int(last) <= 4 and list(tmp_path.iterdir()) == []
 
 

@@ -372,6 +372,7 @@ def test_errors_use_python_names(heap, work, error, text):
 
 def test_freed_array_names_no_rust(heap):
     # A free in the middle of an operation comes after the operation's own check for freed memory.
+    # The Rust crate then makes the error, and must not name its files.
     seen = set()
     for _ in range(200):
         array = heap.zeros(1000)

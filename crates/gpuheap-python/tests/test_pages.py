@@ -42,7 +42,8 @@ PAGES = [
 
 pytestmark = pytest.mark.skipif(not PAGES[0].is_file(), reason="the pages are not beside the tests")
 
-# Runs a page's code blocks one after the other, as one file. Prints the line \1 after each block.
+# Runs a page's code blocks one after the other, as one file. After each block, prints a line with
+# the character U+0001, at which the test splits the output.
 RUNNER = """
 import sys
 for code in sys.argv[1:]:

@@ -32,7 +32,7 @@ def limit():
 
 
 def test_share_becomes_limit(cluster):
-    # Both shares of the 64 MiB are smaller than 1 GiB, so half of each is left to CUDA.
+    # A limit is the share less 512 MiB for CUDA's context, but at least half of the share.
     quarter, half = (ray.remote(num_gpus=share)(limit) for share in (0.25, 0.5))
     assert ray.get([quarter.remote(), half.remote()]) == [
         (8 << 20, 64 << 20),

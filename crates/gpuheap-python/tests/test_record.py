@@ -83,7 +83,7 @@ def test_recording_goes_on_without_reference(default, tmp_path):
 
 def test_stop_warns_of_early_end(default, tmp_path):
     recording = gpuheap.record(tmp_path / "run.gph")
-    # The recorder opens the file again each time that the file grows.
+    # Recording then fails, because the recorder opens the file again each time that the file grows.
     os.remove(recording.path)
     for _ in range(50_000):
         default.alloc(1000).free()

@@ -113,7 +113,7 @@ def test_second_install_is_refused(heap, driver_heap, monkeypatch):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The native resource, compiled into an empty cache."""
+    """RMM's native memory resource, compiled into an empty cache folder."""
     pytest.importorskip("Cython", reason="Cython is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

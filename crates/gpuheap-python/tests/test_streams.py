@@ -144,8 +144,8 @@ def test_consumer_stream_ends_before_tensor(driver_heap, make, kind):
 
 
 def test_threads_see_ended_stream(driver_heap, make):
-    # For the error, gpuheap makes a Python exception, and that runs Python code. When the code ran
-    # under the lock of the heap's table of streams, the three threads hung.
+    # Allocating on an ended stream raises an exception, and making the exception runs Python code.
+    # When that code ran under the lock of the heap's table of streams, the threads below hung.
     handle = make()
     driver_heap.alloc(10, handle).free()
     make.end(handle)

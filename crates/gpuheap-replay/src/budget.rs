@@ -26,7 +26,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns the bounds for `bytes` of usable memory: 20 seconds, and any number of steps.
+    /// Returns the bounds of a search in `bytes` of usable memory: 20 seconds, any number of steps.
     pub fn new(bytes: u64) -> Self {
         const TIME: Duration = Duration::from_secs(20);
         Self {
@@ -39,7 +39,7 @@ impl Budget {
         }
     }
 
-    /// Returns the bounds for a card: its memory, 20 seconds, and any number of steps.
+    /// Returns the bounds of a search on a card: its memory, 20 seconds, and any number of steps.
     pub fn for_card(card: &Card) -> Self {
         let Card { total_bytes, usable_bytes, vmm, .. } = *card;
         Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }

@@ -36,7 +36,7 @@ pub struct Moment {
     /// Lines of the program that hold the most memory, or sizes of blocks if the recording has no
     /// stacks. Most bytes first.
     pub holders: Vec<Holder>,
-    /// `true` if the holders are lines of the program.
+    /// `true` if `holders` has lines of the program, `false` if it has sizes of blocks.
     pub has_stacks: bool,
     /// Memory of each stream, ordered by handle.
     pub streams: Vec<OnStream>,

@@ -15,7 +15,7 @@ pub struct Recorded {
     pub allocator: Option<&'static str>,
     /// `true` if RMM wrote the log, or if the capture has blocks or segments of RMM.
     pub is_rmm: bool,
-    /// Frameworks whose pools took the recorded segments, if the blocks of these pools are missing.
+    /// Frameworks whose pools took the recorded segments, if no blocks of these pools are recorded.
     pub segments_of: Vec<&'static str>,
     /// Device of the run; `None` if the format does not contain it.
     pub device: Option<RunDevice>,
@@ -25,7 +25,8 @@ pub struct Recorded {
     pub peak_reserved: Option<u64>,
     /// Requests that failed.
     pub failed: Vec<FailedRequest>,
-    /// Memory that the allocator could take; `None` if nothing failed, or if it cannot be derived.
+    /// Memory that the allocator could take, derived from the first request that failed. `None` if
+    /// no request failed, or if the recording lacks the figures.
     pub limit: Option<RecordedLimit>,
     /// Memory at the first request that failed.
     pub at_failure: Option<Moment>,
@@ -65,9 +66,9 @@ pub struct FailedRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedLimit {
-    /// Bytes that the allocator could take at least.
+    /// Bytes that the allocator could certainly take.
     pub least: u64,
-    /// Bytes that the allocator could not take. The limit is below this figure.
+    /// Bytes that the allocator could not take: the failed request and the bytes reserved then.
     pub below: u64,
     /// `true` if the device had room, so that a limit of the allocator caused the failure.
     pub is_own_limit: bool,

@@ -7,7 +7,7 @@
 pub struct Reproduction {
     /// Number of segments that PyTorch took or gave back.
     pub recorded: usize,
-    /// Number of segments that the model took or gave back.
+    /// Number of segments that the model of PyTorch's allocator took or gave back.
     pub modelled: usize,
     /// Index of the first segment that differs in size, stream or direction (taken or given back).
     /// `None` if all segments are equal.

@@ -151,7 +151,8 @@ fn gaps(
         }
     }
     // If the user's memory fraction differs from the fraction of the recorded run, the model takes
-    // other segments. The recording is not the cause, so the run without a fraction is compared.
+    // other segments. That difference is no gap of the recording, so the model is compared without
+    // a fraction instead.
     let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
     let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));
     let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);

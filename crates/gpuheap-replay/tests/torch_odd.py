@@ -109,7 +109,7 @@ def late(made):
 
 
 def collected(made):
-    """Turns garbage collection on. No snapshot has the fraction that the threshold refers to."""
+    """Turns garbage collection on. It needs the memory fraction, but no snapshot has one."""
     made["allocator_settings"]["garbage_collection_threshold"] = 0.6
 
 
@@ -137,7 +137,7 @@ def emptied(made):
 
 
 def ended_pool(made):
-    """Adds events of a private pool that ended. Here every event names its pool, in `pool_id`."""
+    """Adds events of a private pool that ended. Every event of the snapshot has a `pool_id`."""
     events = made["device_traces"][0]
     pool, common = 2 << 40, 3 << 40
     of_pool = [

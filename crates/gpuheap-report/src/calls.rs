@@ -46,7 +46,7 @@ impl<'t> Calls<'t> {
         self.of_stack(self.trace.events()[block.from as usize].stack)
     }
 
-    /// Returns the index of the call that a stack reduces to; `None` for stack 0, the empty stack.
+    /// Returns the index of a stack's call, without library frames; `None` for the empty stack, 0.
     pub(crate) fn of_stack(&self, stack: u32) -> Option<u32> {
         self.of_stack.get(&stack).copied()
     }

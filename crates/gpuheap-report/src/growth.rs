@@ -11,14 +11,15 @@ use crate::ledger::{Block, Ledger};
 /// a training run of five epochs still rises in most parts. With more parts, a part of a short
 /// recording could be shorter than a step, and memory that each step frees would count as growth.
 pub const PARTS: usize = 8;
-/// Number of the recording's parts ignored at its start. Programs load their model in them.
+/// Number of parts that are ignored at the start of a recording, because programs load their model
+/// then.
 pub const WARM_UP: usize = 2;
-/// Minimum number of parts after the warm-up, out of `PARTS - WARM_UP`, in which the least memory
-/// of a steadily growing site rises.
+/// Minimum number of parts, of the `PARTS - WARM_UP` after the warm-up, in which a steadily growing
+/// site's least memory rises.
 const STEADY: usize = 4;
 
-/// A site whose memory grew. The floor of a part is the least memory that the site held during the
-/// part. It excludes memory that each step of the program frees.
+/// A site whose memory grew. The floor of a part of the recording is the least memory that the site
+/// held during the part. It excludes memory that each step of the program frees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
@@ -37,13 +38,14 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Returns the least memory of the site in the last part of the warm-up, in bytes.
+    /// Returns the site's least memory in the warm-up's last part, in bytes. Growth counts from
+    /// there.
     pub fn first(&self) -> u64 {
         self.floors[WARM_UP - 1]
     }
 
-    /// Returns the site's least memory at the end, in bytes. Uses the larger value of the
-    /// recording's last two parts, because a program may free everything at its end.
+    /// Returns the site's least memory at the end of the recording, in bytes. Of the last two
+    /// parts, the larger value counts, because a program may free everything at its end.
     pub fn last(&self) -> u64 {
         last(&self.floors)
     }
@@ -53,8 +55,8 @@ impl Growth {
         gained(&self.floors)
     }
 
-    /// Returns the number of the recording's parts after the warm-up in which the site's least
-    /// memory exceeds its least memory in the previous part.
+    /// Returns the number of times that the site's least memory rose from one part of the recording
+    /// to the next, after the warm-up.
     pub fn rises(&self) -> usize {
         rises(&self.floors)
     }
@@ -82,8 +84,8 @@ fn is_steady(floors: &Floors) -> bool {
 /// Returns the sites that grew after the warm-up: steady sites, then other sites, sorted by gained
 /// bytes. If threads run one after another, a site of one thread grows in only a few parts of the
 /// recording. So if one thread gained at least half of a site's bytes, steadily over its own
-/// events, the site's floors are of that thread. If `has_blocks` is `false`, the recording has
-/// segments of a pool in place of its blocks, and no site is steady.
+/// events, only its memory counts. If `has_blocks` is `false`, the recording has segments of a pool
+/// in place of its blocks, and no site is steady.
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -91,7 +93,7 @@ pub(crate) fn growing(
     has_blocks: bool,
 ) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    // Least memory of each site in each part, and the thread of its blocks (`None`: all threads).
+    // Least memory of each site in each part of the recording, and the thread (`None`: all).
     let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
         .into_iter()
         .map(|series| (series.key, (None, series.floors)))
@@ -152,7 +154,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Least memory in each part, of all blocks of one key, from one thread or from all threads.
+/// Least memory in each part of the recording, of the blocks of one key (a site or a call).
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
@@ -172,7 +174,8 @@ struct Clock {
 }
 
 impl Clock {
-    /// Counts an event. If the event begins a part, sets the part's least memory to the live bytes.
+    /// Counts an event. If the event begins a part of the recording, the part's least memory starts
+    /// at the bytes that are live now.
     fn advance(&mut self, live: &[u64], found: &mut [Series]) {
         while self.part < PARTS
             && self.events >= PARTS
@@ -187,8 +190,8 @@ impl Clock {
     }
 }
 
-/// Returns the least memory in each part, for each key, or for each key and thread if `by_thread`
-/// is set. All floors are zero if there are fewer events than parts.
+/// Returns the least memory in each part of the recording, for each key, or for each key and thread
+/// if `by_thread` is set. Returns zeros if there are fewer events than parts.
 fn series(
     trace: &Trace,
     ledger: &Ledger,

@@ -20,7 +20,7 @@ pub struct RangeMemory {
     pub allocations: u64,
     /// Bytes of these allocations.
     pub allocated_bytes: u64,
-    /// Bytes that were allocated in these ranges and are live at the end.
+    /// Bytes that were allocated in ranges of this name and are live at the end of the recording.
     pub left_bytes: u64,
 }
 
@@ -29,8 +29,8 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     let live = Maxima::new(trace);
     let mut names: FxHashMap<&str, usize> = FxHashMap::default();
     let mut found: Vec<RangeMemory> = Vec::new();
-    // For each name and thread, the end of the events that are already counted, so that nested
-    // ranges count once. Thread `None` stands for all threads.
+    // For each name and thread, the index after the last counted event, so that an event in nested
+    // ranges counts once. Thread `None` stands for all threads.
     let mut counted: FxHashMap<(usize, Option<u32>), usize> = FxHashMap::default();
     for range in trace.ranges() {
         let at = *names.entry(&range.name).or_insert(found.len());

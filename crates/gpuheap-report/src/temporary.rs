@@ -40,8 +40,8 @@ struct Sum {
 }
 
 /// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out a
-/// caller if it left at least as many blocks as it made temporary allocations, because reusing a
-/// buffer would not help this caller.
+/// caller if at least as many of its blocks were never freed as were temporary, because reusing a
+/// buffer would not help.
 pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Temporary> {
     let mut allocated = vec![0_u64; trace.threads().map_or(1, <[u64]>::len)];
     let mut at: Vec<u64> = vec![0; ledger.blocks.len()];

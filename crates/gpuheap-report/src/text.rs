@@ -17,8 +17,8 @@ const ROWS: usize = 8;
 const STACKS: usize = 3;
 /// Maximum number of frames shown of a stack.
 const FRAMES: usize = 4;
-/// Maximum number of rows of growth if no site grows steadily. Sites with unsteady growth are
-/// rarely a leak.
+/// Maximum number of rows in the table of growing sites, if no site grows steadily. Sites with
+/// unsteady growth are rarely a leak.
 const UNSTEADY_ROWS: usize = 3;
 
 /// Renders a report.
@@ -464,7 +464,7 @@ fn add_copies(text: &mut String, report: &Report) {
     }
 }
 
-/// Adds a blank line before a table, unless the question of the section is directly above it.
+/// Adds a blank line before a table, unless the section's title (a question) is directly above it.
 fn add_gap(text: &mut String) {
     let section = text.rfind("\n\n").map_or(&**text, |at| &text[at + 2..]);
     if section.trim_end().contains('\n') {

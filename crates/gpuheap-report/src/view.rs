@@ -23,7 +23,7 @@ const FAILURES: usize = 100;
 /// smallest blocks are left out.
 const FEWEST: usize = 64;
 
-/// State of a trace after a number of events. A view consists of such moments.
+/// Moment of a view: the state of a trace after a number of events.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// Number of applied events.

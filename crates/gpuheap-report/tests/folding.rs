@@ -36,7 +36,7 @@ struct Program {
 }
 
 impl Program {
-    /// Begins a capture. A function's name fills half of [`SMALL`], so that folding starts.
+    /// Begins a capture. A function's name fills half of [`SMALL`], so that pairs are soon folded.
     fn new(path: &Path, most: u64, has_pools: bool) -> Self {
         let mut capture = ProcessCapture::create(path, most, |_| {}).unwrap();
         if has_pools {
@@ -122,7 +122,7 @@ fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     })
 }
 
-/// Returns the figures of a report that folding does not change.
+/// Returns the figures of a report that must be equal with and without folded pairs.
 fn figures(trace: &Trace) -> String {
     let report = Report::new(trace, At::Peak).unwrap();
     let mut summary = report.summary.clone();

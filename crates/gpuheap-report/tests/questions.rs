@@ -1,4 +1,4 @@
-//! Tests the answers in the text of reports on programs for which the right answer is known.
+//! Tests how reports answer their questions, on programs for which the right answers are known.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -128,7 +128,7 @@ fn library(path: &str, functions: &[&'static str]) -> Vec<Record<'static>> {
     records
 }
 
-/// Returns the capture of a program that has pinned memory and a worker that leaves blocks.
+/// Returns the capture of a program with pinned memory and a worker that never frees its blocks.
 fn captured_worker(kind: MemoryKind) -> Vec<Trace> {
     let mut records = vec![
         Record::Process {
@@ -227,7 +227,7 @@ fn nested_ranges_count_once() {
     assert_eq!((ranges[0].ranges, ranges[0].allocations, ranges[0].left_bytes), (3, 5, 50));
 }
 
-/// Four workers take blocks of one size, one after another or in turn. The third leaves its blocks.
+/// Four workers allocate blocks of 1 MiB, in four phases or in turn. The third frees none of them.
 #[test]
 fn thread_that_grows_is_named() {
     for takes_turns in [false, true] {

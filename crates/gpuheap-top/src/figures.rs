@@ -43,7 +43,8 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Second at which the program last sent its lines; `None` if it then left out some lines.
+    /// Second at which the program last published its source lines; `None` if it left out some
+    /// lines.
     complete: Option<u64>,
 }
 
@@ -118,7 +119,7 @@ impl Figures {
         self.programs = programs;
     }
 
-    /// Returns the processes that use devices or publish. Processes with the most memory are first.
+    /// Returns the processes that use devices or publish heaps, sorted by memory, largest first.
     pub(crate) fn processes(&self) -> Vec<ProcessFigures> {
         let mut by_pid: BTreeMap<u32, ProcessFigures> = BTreeMap::new();
         for account in &self.snapshot.accounts {

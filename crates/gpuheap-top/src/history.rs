@@ -31,7 +31,7 @@ pub(crate) struct Growth {
     /// Bytes by which the figure's lowest value rose from the window's first third to its last
     /// third; negative if it fell.
     pub(crate) bytes: i64,
-    /// Seconds from the middle of the first third to the middle of the last third.
+    /// Seconds from the middle of the window's first third to the middle of its last third.
     pub(crate) seconds: u64,
 }
 

@@ -85,9 +85,9 @@ struct Catcher {
 }
 
 impl Catcher {
-    /// Starts the thread. If the screen does not end within [`LONGEST_END`] of a signal, the thread
-    /// restores the terminal and ends the process: a closed terminal, or one stopped by Ctrl-S, may
-    /// block the drawing thread forever.
+    /// Starts the thread. A closed terminal, or one stopped by Ctrl-S, may block the drawing thread
+    /// forever. If drawing does not end within [`LONGEST_END`] of a signal, the started thread
+    /// restores the terminal and ends the process.
     fn start() -> io::Result<Catcher> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGCONT])?;
         let handle = signals.handle();

@@ -301,7 +301,7 @@ fn libraries_are_named() {
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
-/// Presses `f` to free memory. The view requests the doctor's examination, and gets a stored one.
+/// Presses `f` to free memory. The view requests an examination, and gets a copy of its last one.
 fn free(view: &mut View) {
     assert_eq!(press(view, "f"), Some(Action::Examine));
     let found = view.figures.examination.clone().unwrap();

@@ -79,7 +79,7 @@ pub(crate) struct View {
     pub(crate) dialog: Dialog,
     /// `true` while the doctor examines the machine, or while memory is freed.
     pub(crate) is_busy: bool,
-    /// `true` if the machine is a recording. The keys then neither flush caches nor end processes.
+    /// `true` if the machine is a recording. No key then flushes caches or ends processes.
     pub(crate) is_recording: bool,
     selected: Option<Identity>,
 }
@@ -313,7 +313,7 @@ impl View {
         (!std::mem::replace(&mut self.is_busy, true)).then_some(Action::Examine)
     }
 
-    /// Begins to free memory of the selected process. The doctor examines the machine first.
+    /// Begins to free memory of the selected process: requests the examination that comes first.
     fn free(&mut self) -> Option<Action> {
         let rows = self.processes();
         let Some(pid) = rows.get(self.selected(&rows)).and_then(|row| row.pid) else {

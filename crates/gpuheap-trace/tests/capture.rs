@@ -250,7 +250,8 @@ fn usual_event_is_small() {
     assert!(average <= 40, "{average} bytes an event");
 }
 
-/// Driver memory with blocks of a pool becomes a segment. A block inside a block is left out.
+/// Driver memory with blocks of a pool becomes a segment. If a second pool makes its block inside
+/// the block of another pool, the trace leaves the inner block out.
 #[test]
 fn blocks_of_pools_lie_in_segments() {
     const PLAIN: u64 = 0x7000_0000;

@@ -171,7 +171,7 @@ class Frames:
 
 
 class Entries:
-    """Writer of the trace's entries, in batches, as CPython writes a list."""
+    """Writer of the trace's entries into the pickle, in batches, as CPython pickles a list."""
 
     def __init__(self, out, empty_list, bare):
         self.out = out

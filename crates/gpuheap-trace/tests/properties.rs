@@ -274,7 +274,7 @@ proptest! {
         let summary = trace.summary();
         prop_assert_eq!(summary.events, rows.len() as u64);
         for (event, row) in trace.events().iter().rev().zip(rows.iter().rev()).take(1) {
-            // The last event is of the last row, unless that row is an unknown free.
+            // The last event is of the last row, unless that row frees an address without a block.
             if NaiveLog::of(&rows).unknown_frees == 0 {
                 prop_assert_eq!(trace.threads().unwrap()[event.thread as usize], row.thread);
             }
@@ -296,7 +296,7 @@ proptest! {
                 let at_newline = text[..at].ends_with('\n');
                 let mut rows = rows[..used].to_vec();
                 if let (Some(last), false) = (rows.last_mut(), at_newline || used == whole) {
-                    // The cut may be within the row's last field, the stream.
+                    // The cut text may end within the row's last field, the stream.
                     let stream = text[..at].rsplit(',').next().unwrap();
                     last.stream = Box::leak(stream.to_owned().into_boxed_str());
                 }

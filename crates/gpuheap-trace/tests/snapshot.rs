@@ -1,4 +1,4 @@
-//! Tests the reader of PyTorch memory snapshots with entries and final segments.
+//! Tests the reader of PyTorch memory snapshots: events, and the segments at the end.
 
 mod support;
 
@@ -243,7 +243,7 @@ fn entry_as_segment_has_no_keys() {
 
 #[test]
 fn appended_frame_leaves_equal_lists_alone() {
-    // The first entry's list of frames grows. The second entry's list is as the first was before.
+    // The first entry's list of frames grows. The second list equals the first one before it grew.
     let frame = |line: u8| {
         [&b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01p\x8c\x04lineK"[..], &[line], b"u"]
             .concat()

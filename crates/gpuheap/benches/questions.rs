@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 use gpuheap::{Access, Device, Heap, PoolKind, Stream, Tracking};
 use gpuheap_publish::{Question, ask, sockets};
 
-/// Environment variable that passes the pid of the publishing process to the process that asks.
+/// Environment variable with the pid of the process that publishes a heap. The asking process reads
+/// the variable.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Number of periods of [`TURN`] with one question. As many periods have none.
+/// Number of periods of [`TURN`] with one question. As many periods have no question.
 const TURNS: usize = 300;
 const TURN: Duration = Duration::from_millis(100);
 /// Number of allocations and frees between two readings of the clock.

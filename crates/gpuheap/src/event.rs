@@ -39,8 +39,8 @@ impl Event {
         // The wrapper is made before the record, so that it destroys the event if the record fails.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Begins the moment first: a reached event completes all frees of earlier moments, and a
-        // free after the record must not be among them.
+        // Begins a new moment (a count of waits and events) before the record. A reached event
+        // completes all frees of earlier moments, and a free after the record is none of them.
         event.moment = event.context.moments.begin();
         // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };

@@ -28,7 +28,7 @@ static METERS: Meters = Meters(AtomicU32::new(0));
 struct Meters(AtomicU32);
 
 thread_local! {
-    /// Memory that this thread used while meters measured threads.
+    /// Memory that this thread used while at least one meter measured threads.
     static USED: Cell<ThreadUsage> = const {
         Cell::new(ThreadUsage { allocations: 0, allocated_bytes: 0, memory_management: Duration::ZERO })
     };

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
     pub(crate) record: Option<PathBuf>,
-    /// Access of other processes to the heaps' figures; `None` also if the variable is off.
+    /// Access of other processes to the heaps' figures; `None` if not set, or set to off.
     pub(crate) publish: Option<Access>,
     /// `true` if memory is named for profilers.
     pub(crate) nvtx: Option<bool>,

@@ -69,7 +69,7 @@ struct DriverStream {
     origin: StreamOrigin,
     /// The stream's work that is known to have completed.
     completed: Arc<Completed>,
-    /// The capture in which the stream was first seen; `None` for other streams.
+    /// The capture in which the stream was first seen; `None` if that was outside captures.
     capture: Option<Arc<CaptureStream>>,
     /// Set when the stream's end is announced to a heap. Each call that enqueues work on a foreign
     /// stream holds the read lock, so that no work follows the recorded end.
@@ -237,7 +237,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It must be alive
     ///
     /// * while clones of the result are used and not [retired](Stream::is_retired), and while any
     ///   array exists whose last use was on the stream;
@@ -433,8 +433,8 @@ impl Stream {
     /// # Errors
     ///
     /// The stream's work failed. The stream is [capturing](Stream::is_capturing) a graph, and the
-    /// wait would break the capture. The stream is unannounced and was retired, so it may have
-    /// ended.
+    /// wait would break the capture. The stream is [unannounced](Device::unannounced_stream) and
+    /// was [retired](Stream::is_retired), so it may have ended.
     pub fn synchronize(&self) -> Result<(), Error> {
         let alive = match self.begin_use()? {
             Ok(alive) => alive,
@@ -444,9 +444,9 @@ impl Stream {
             return Err(SourceError::Capturing.into());
         }
         if alive.is_some() || self.handle().thread.is_some() {
-            // Waits for an event, because a foreign stream may end during the wait. For a thread's
-            // own default stream, only an event covers the work that the stream waits for on the
-            // legacy default stream.
+            // Waits for an event, because a foreign stream may end during a wait for the stream
+            // itself. A thread's own default stream may depend on work of the legacy default
+            // stream, and only an event covers that work.
             let event = self.handle().record(false)?;
             drop(alive);
             event.synchronize()?;
@@ -472,8 +472,8 @@ impl Stream {
     /// # Errors
     ///
     /// The stream's work failed. The stream is [capturing](Stream::is_capturing) a graph, and the
-    /// query would break the capture. The stream is unannounced and was retired, so it may have
-    /// ended.
+    /// query would break the capture. The stream is [unannounced](Device::unannounced_stream) and
+    /// was [retired](Stream::is_retired), so it may have ended.
     pub fn is_done(&self) -> Result<bool, Error> {
         let alive = match self.begin_use()? {
             Ok(alive) => alive,
@@ -514,7 +514,7 @@ impl Stream {
     }
 
     /// Returns `true` if this object has other clones. The program may have clones, and so may
-    /// arrays that were last used on the stream.
+    /// arrays that were last used on this stream.
     pub fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
     }
@@ -625,7 +625,7 @@ impl Stream {
         let working = self.context().gate.work()?;
         let alive = self.accept_work()?;
         let current = self.context().enter()?;
-        // A tuple drops its fields in order, so the context is left first.
+        // Fields are dropped in order: the thread leaves the context before the stream may end.
         Ok((current, alive, working))
     }
 
@@ -749,13 +749,13 @@ impl Stream {
     }
 
     /// Returns `true` if the handle is valid only during calls that the program makes with it. The
-    /// stream may end without announcement, or was first seen in a capture.
+    /// stream may end without notice to the heaps, or was first seen in a capture.
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.handle().is_transient()
     }
 
-    /// Returns the capture in which the stream was first seen; `None` for other streams.
+    /// Returns the capture in which the stream was first seen; `None` if that was outside captures.
     #[inline]
     pub(crate) fn capture(&self) -> Option<&Arc<CaptureStream>> {
         self.handle().capture.as_ref()
@@ -792,7 +792,7 @@ impl DriverStream {
         }
     }
 
-    /// Returns the stream's identity in its capture. The caller has entered the context.
+    /// Returns the identity of a stream that is capturing a graph. The caller entered the context.
     fn find_capture(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
         let Context { captures, moments, .. } = &*self.context;
         let named = captures.stream(self.context.driver(), moments, self.raw, stored)?;

@@ -37,7 +37,7 @@ pub(crate) enum ThreadStream {
         /// Progress of the stream, shared by all objects for it.
         completed: Arc<Completed>,
     },
-    /// The stream is capturing a graph, and its id is not known yet.
+    /// The stream is capturing a graph. The driver returns the id only after the capture.
     Capturing(Arc<OwnerThread>),
 }
 

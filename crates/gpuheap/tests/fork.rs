@@ -103,7 +103,7 @@ fn forked_child_errs_parent_works() {
             {
                 6
             }
-            // In the child, an emulated device can be opened again.
+            // A child can open an emulated device, even if the parent had one open.
             () if Device::open("emulated").and_then(|own| own.synchronize()).is_err() => 7,
             () => 0,
         };
@@ -209,9 +209,9 @@ fn child_of_busy_parent_exits() {
     }
 }
 
-/// Forks a process with thread caches. Tests blocks that are returned to a parent's caches, the end
-/// of such caches, and caches that the child makes. Meanwhile threads and heaps of the parent begin
-/// and end.
+/// Forks a process with thread caches. The child returns a block to a cache of the parent, makes
+/// caches of a new heap, and closes all caches at its exit. Meanwhile threads and heaps of the
+/// parent begin and end.
 #[test]
 fn child_has_separate_thread_caches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

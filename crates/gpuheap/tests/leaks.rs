@@ -215,7 +215,7 @@ fn thread_end_prints_program_end_not() {
     assert_eq!(stderr("main"), "");
 }
 
-/// The status has the figures, the limits, and a block for each allocation, oldest first.
+/// The status has the figures, the limits, and a paragraph for each allocation, oldest first.
 #[test]
 fn status_names_allocations_by_line() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {

@@ -218,8 +218,8 @@ fn resources(pid: u32) -> (u64, usize) {
     (4096 * pages, descriptors.min().unwrap())
 }
 
-/// Sends every question once for each minute of a day. Neither this process nor the publishing
-/// process may use more memory or descriptors after that.
+/// Sends the program as many questions as a monitor that repeats all of them every minute of a day.
+/// Neither this process nor the publishing process may then use more memory or descriptors.
 #[test]
 #[ignore = "another test starts it"]
 fn questioner() {

@@ -19,8 +19,8 @@ use support::{assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
-/// Bytes by which some requests are larger than the others. They exceed the segments that small and
-/// large requests share, so the heap has to give back such segments to serve these requests.
+/// Bytes by which some requests are larger than the others. The larger requests do not fit into the
+/// segments of the other requests, so the heap has to give back such segments to serve them.
 const LARGER: u64 = 20 << 20;
 /// Minimum number of steps of each thread, however long they take. With this number, some requests
 /// fail even on a loaded machine.
@@ -75,14 +75,13 @@ struct Soak<'a> {
     end: Instant,
     live: AtomicU64,
     short: AtomicU64,
-    /// Number of requests that failed while the other threads were stopped, and were then tried
-    /// again.
+    /// Number of failed requests that a thread tried again while it stopped all other threads.
     tried_again: AtomicU64,
     /// A thread locks this for reading while it acts, and for writing to stop all other threads.
     everybody: RwLock<()>,
-    /// Bytes that are added to one request in 16; 0 for no larger requests.
+    /// Bytes that are added to every 16th request on average; 0 to add nothing.
     larger: u64,
-    /// Arrays that one thread made and another reads and frees, each with its number.
+    /// Arrays that one thread made and another checks and frees, each with the number in it.
     handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
 }
 
@@ -139,8 +138,8 @@ impl Soak<'_> {
         }
     }
 
-    /// Tries a failed request again after a manual reclaim. The other threads are stopped, so they
-    /// freed nothing since the failure, and the request must fail again.
+    /// Tries a failed request again after a manual reclaim. The request must fail again: the heap
+    /// reclaimed before the failure, and the stopped threads freed nothing since.
     fn try_again(&self, error: &Error, request: impl FnOnce() -> Result<DeviceArray<u64>, Error>) {
         let reclaimed = self.heap.reclaim_all().unwrap();
         assert!(request().is_err(), "there was memory after {reclaimed} bytes went back: {error}");

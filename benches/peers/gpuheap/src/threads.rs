@@ -129,7 +129,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
             for _ in 0..HANDFUL {
                 match peer.heap.allocate(random.small_size(), &stream) {
                     Ok(block) => blocks.push(block),
-                    // Continues after a failure, because the other thread waits for its turns.
+                    // Goes on after a failure: the freeing thread waits for its turn in each round.
                     Err(error) => failure = Some(error),
                 }
             }

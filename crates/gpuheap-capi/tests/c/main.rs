@@ -264,7 +264,8 @@ fn callback_exceptions_end_the_process() {
     }
 }
 
-/// Runs owners.cpp, a program that also moves its owners, under the address and leak sanitizers.
+/// Runs owners.cpp under the address and leak sanitizers. The owners are C++ objects that own a
+/// heap or its memory.
 #[test]
 fn owners_pass_sanitizers() {
     sanitized_prints("owners.cpp", OWNERS);

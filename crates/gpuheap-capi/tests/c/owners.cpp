@@ -1,4 +1,4 @@
-// Uses the C++ owners on an emulated device. The test compares the printed lines.
+// Uses the C++ classes that own memory, on an emulated device. main.rs compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

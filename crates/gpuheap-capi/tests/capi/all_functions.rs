@@ -111,8 +111,8 @@ fn every_heap_function_is_called() {
 /// call fails.
 #[test]
 fn every_function_is_swept() {
-    /// Functions that make no driver call, or call the machine's own driver. The sweep cannot make
-    /// that driver fail.
+    /// Functions that make no driver call, or call the machine's own driver. The sweep can make
+    /// only the emulated driver fail.
     const NOT_SWEPT: [&str; 6] = [
         "gpuheap_count_devices",
         "gpuheap_get_device",

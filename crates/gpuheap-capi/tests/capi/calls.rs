@@ -87,7 +87,7 @@ fn lowered_limits_return_cached_memory() {
     assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
     let error = last_error();
     assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32 MiB"), "{error}");
-    // The text names the options of this interface.
+    // The error's text names the options of the C interface, not functions of Rust.
     let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
     assert!(error.contains(knobs) && !error.contains("::"), "{error}");
     // This call removes the limits.

@@ -68,8 +68,8 @@ fn any_failed_call_gives_a_status() {
     }
 }
 
-/// Runs a program whose streams end unannounced. If the fence of a free fails, the freed memory
-/// stays with the heap until its end, and is never reused too early.
+/// Runs a program whose streams end without gpuheap_stream_ended. If the fence (event) of a free
+/// fails, the heap may keep the memory until it is closed, but never reuses it too early.
 fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

@@ -175,8 +175,8 @@ fn per_thread_stream_differs_by_thread() {
         };
         let own = CUstream::PER_THREAD;
         if pool == PoolKind::Driver {
-            // The pool "driver" refuses this stream, because the driver may hang after the thread
-            // has ended.
+            // The pool "driver" refuses a thread's own stream, because the driver may hang if the
+            // memory is freed after the thread has ended.
             assert_eq!(client.allocate(1 << 20, own).unwrap_err(), Status::Refused);
             continue;
         }

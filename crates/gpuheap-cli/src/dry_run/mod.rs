@@ -45,13 +45,13 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// End the program after this time, e.g. 90s or 5min; an optimiser step gets 5 s more
+    /// End the program after this time, e.g. 90s or 5min; an optimiser step under way gets 5 s more
     #[arg(long, value_name = "TIME", value_parser = time_limit, allow_hyphen_values = true)]
     time_limit: Option<Duration>,
 
     /// Find the largest value of an environment variable with which the program fits; {VAR} in ARGS
-    /// is replaced too. VAR=128..8192:128 tries multiples of 128. Given several times, find the
-    /// largest value of the first variable for values of the others
+    /// is replaced too. VAR=128..8192:128 tries multiples of 128. If given several times, find the
+    /// largest value of the first variable for several values of each other one
     #[arg(long, value_name = "VAR=8..64", value_parser = FindBatch::parse, conflicts_with = "quick")]
     #[arg(visible_alias = "find-length")]
     find_batch: Vec<FindBatch>,
@@ -74,12 +74,12 @@ pub(crate) struct DryRunArguments {
     allow_oversubscription: bool,
 
     /// Set the result that a line of the program reads. VALUE is an expression of Python; in it,
-    /// shape is the tensor's shape, and bound is the largest count
+    /// shape is the shape of the tensor that is read, and bound is the largest possible count
     #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
     read: Vec<SetResult>,
 
-    /// If a count that is read, as by nonzero, decides a size, also run with the smallest counts
-    /// instead of the largest: at all lines, then at each line alone
+    /// If sizes depend on counts that the program reads, as by nonzero, also run with the smallest
+    /// counts instead of the largest: at all lines that read, then at each line alone
     #[arg(long)]
     read_range: bool,
 

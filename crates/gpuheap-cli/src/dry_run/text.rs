@@ -21,7 +21,7 @@ const REFUSALS: usize = 3;
 /// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Maximum number of lines shown that read a result and choose a size by it.
+/// Maximum number of the program's lines shown as lines that choose a size by a result they read.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome, then the figures, the remedies and the unknown figures.
@@ -61,7 +61,7 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
         let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
         let names: Vec<String> = of.map(|card| on_all(verdict.devices, &card.card)).collect();
         let names = names.join(", ");
-        // If there was a search, its sentence already names the values that fit.
+        // If `--find-batch` searched, `batch_sentence` already names the values that fit.
         let is_said = verdict.batch.is_some();
         match outcome {
             Outcome::NoVerdict(reason) => parts.push(no_verdict(reason, &names)),
@@ -193,8 +193,8 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Compares the peak if operators such as `nonzero` find the smallest counts with the peak if they
-/// find the largest counts.
+/// Returns sentences that compare two peaks: if operators such as `nonzero` find the smallest
+/// counts, and if they find the largest counts.
 fn range(range: &ResultRange) -> String {
     let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
@@ -392,7 +392,7 @@ fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     }
 }
 
-/// Returns the rows of one device, if a card has several. If the device has several processes, each
+/// Returns the table's rows for one of several devices. If the device has several processes, each
 /// process gets a row too.
 fn device_rows(
     device: &DeviceVerdict,
@@ -749,8 +749,8 @@ pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
     format!("{raised} PyTorch gives way when memory is short.{smallest}{fails}")
 }
 
-/// Returns the figures of a remedy as texts: allocated memory, memory in use, and whether the
-/// program fits.
+/// Returns the figures of a trial (the program with a remedy) as texts: allocated memory, memory in
+/// use, and whether the program fits.
 pub(super) fn trial_figures(trial: &Trial) -> ([String; 2], &'static str) {
     let mark = if trial.is_estimate { "~" } else { "" };
     let figures = [trial.allocated, trial.in_use].map(|bytes| match bytes {
@@ -771,8 +771,8 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // Leaves out both phrases if the program read no results and launched no kernels. Both counts
-    // are also 0 if the program wrote no report.
+    // Leaves out the phrases on results and kernels if the program read no results and launched no
+    // kernels. Both counts are also 0 if the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "results, which are chosen: the program read {}{lines}",

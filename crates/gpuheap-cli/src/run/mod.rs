@@ -242,7 +242,7 @@ fn variables(
         ("GPUHEAP_RUN_OUTPUT", output),
         ("GPUHEAP_RUN_LIST", list),
     ];
-    // If a profiler has set the variable, its library gets the ranges.
+    // If a profiler has set NVTX's variable, the profiler's library gets the ranges.
     let nvtx = env::var_os(NVTX).is_none().then(|| (NVTX, library.into()));
     all.into_iter().chain(nvtx).chain(given).collect()
 }

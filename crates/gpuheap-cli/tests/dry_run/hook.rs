@@ -356,7 +356,7 @@ operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
     for (name, operator) in [
         ("7nonzero", Some("nonzero")),
         ("24repeat_interleave_Tensor", Some("repeat_interleave_Tensor")),
-        // These operators decide no size: Python gets the value itself.
+        // These operators only return the result to Python, and allocate no memory by it.
         ("4item", None),
         ("5equal", None),
     ] {
@@ -688,7 +688,7 @@ assert found > 0
 torch.peak[0] = 1 + 10 * found + second(0, ctypes.c_int, (5,), b'nonzero')
 torch.step()
 ";
-    // Defines `read` twice, so that `first` and `second` read results at different lines.
+    // Defines the function `read` twice, so that `first` and `second` are at different lines.
     let twice = format!("{READS}first = read\n{READS}second = read\n{program}");
     let (ran, json) = ran(&twice, &["--read-range"]);
     let range = &json["range"];
@@ -736,8 +736,8 @@ reads.state.sizes[((code, {line}), 'nonzero')] = read
     let text =
         "192 MiB was requested at pick.py:7 in pick, and all other blocks together take 64 MiB";
     assert!(notes.contains(text), "{notes}");
-    // The program has a verdict if its largest request is below 64 MiB, or below three times the
-    // sum of all other blocks.
+    // A request is absurd only if it has at least 64 MiB and three times the sum of all other
+    // blocks. These programs have no such request, so they get a verdict.
     for sizes in ["1 << 25, 1 << 25, 5 << 25", "1 << 20, 1 << 20, 6 << 20"] {
         let (reason, _, ran) = of(sizes, 3);
         assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);

@@ -150,7 +150,7 @@ fn refusal_under_dropin_counts() {
     let drop_in = library::folder(&[&library::MALLOC]);
     let drop_in = drop_in.path().join("libgpuheap_malloc.so");
     let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
-    // The drop-in is preloaded before the emulated libraries, then after them.
+    // The first case preloads the drop-in library before the emulated libraries, the second after.
     for list in
         [format!("{}:$LD_PRELOAD", drop_in.display()), format!("$LD_PRELOAD:{}", drop_in.display())]
     {

@@ -66,7 +66,7 @@ static void sweep() {
   }
 }
 
-// In the second turn, the workspace does not fit, because the model is live. In the third, it fits.
+// Allocates a workspace three times. The second one does not fit, because the model is live.
 static void take_turns() {
   void *model, *workspace;
   cudaMalloc(&model, 16 * GIB);

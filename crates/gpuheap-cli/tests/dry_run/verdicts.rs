@@ -107,7 +107,7 @@ fn early_failure_names_refusals_without_cards() {
     assert_eq!((ran.code, &json["needs"]["cards"]), (3, &serde_json::json!([])));
     assert!(ran.stderr.contains("Calls were refused before"), "{}", ran.stderr);
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
-    // No call was refused. Then the program may have rejected a result that the dry run chose.
+    // Without a refused call, the program may have rejected a result that the dry run chose.
     let script = self::script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 1);
     let ran = bench.dry_run(&["--card", "RTX 4090", "--", "sh", &script]);
     assert!(ran.stderr.contains("Results are chosen"), "{}", ran.stderr);

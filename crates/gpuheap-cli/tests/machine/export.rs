@@ -1,4 +1,4 @@
-//! Tests the process of `gpuheap export`: its arguments, its answers and its end.
+//! Tests the process of `gpuheap export`: its arguments, its HTTP responses and its exit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Runs commands on a program that publishes. The test `program` of this file is that program.
+//! Runs commands on a program that publishes its heaps' state: the test `program` of this file.
 
 use std::io::{Read, Write};
 use std::path::Path;

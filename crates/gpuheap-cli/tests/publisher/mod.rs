@@ -1,4 +1,4 @@
-//! Starts a program that publishes. It is a test of the suite that runs in a separate process.
+//! Starts a program that publishes its heaps' state: a test of the suite, in a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

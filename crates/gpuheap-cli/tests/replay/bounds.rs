@@ -42,7 +42,8 @@ fn fraction_is_advised_if_device_suffices() {
     assert!(advised(&[]).contains("set_per_process_memory_fraction(4.94 * 2**30"));
 }
 
-/// At the recorded speed, 1.81 GiB is enough. At other speeds, the program needs up to 1.94 GiB.
+/// If the streams run at the recorded speed, 1.81 GiB is enough. At other speeds of the streams,
+/// the program needs up to 1.94 GiB.
 #[test]
 fn range_beyond_device_may_fail() {
     let run = "two_streams.snapshot.pickle.gz";

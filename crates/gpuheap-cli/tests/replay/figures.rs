@@ -58,7 +58,7 @@ fn reserves_what_is_live_at_least_and_the_device_at_most(pools: &[&str]) {
         let whole = replay(&["--json", "--pool", "simple", trace]).json();
         let peak_live = whole[0]["peak_live_bytes"].as_u64().unwrap();
         for percent in [50, 90, 101, 106, 115, 140, 300] {
-            // The size is not a multiple of a granule.
+            // A device's size need not be a multiple of the pools' granules.
             let memory = peak_live / 100 * percent + 1001;
             let device = ["--json", "--device-memory", &memory.to_string(), trace];
             let found = &replay(&[&pools[..], &device].concat()).json()[0];
@@ -114,7 +114,7 @@ fn longer_delay_reserves_more() {
         let json = replay(&[arguments, &own].concat()).json();
         json[0]["results"][0]["peak_reserved_bytes"].as_u64().unwrap()
     };
-    // The trace is 4 s long. If virtual time did not follow its times, all delays would act alike.
+    // The trace is 4 s long. If the replay ignored the trace's times, all delays would act alike.
     let delays = [&[][..], &["--delay", "100us"], &["--delay", "5ms"], &["--delay", "1.5s"]];
     let peaks = delays.map(reserved);
     assert!(peaks.is_sorted_by(|shorter, longer| shorter < longer), "{peaks:?}");

@@ -81,9 +81,9 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// A figure that is a range states its reason. In the first program, CUDA graphs ended before the
-/// snapshot, so the modelled pool differs from the recorded one. No freed block of that program
-/// waits for another stream, so the speed of streams is not a reason.
+/// A figure that is a range states why it is a range. In the first program, CUDA graphs ended
+/// before the snapshot, so the modelled pool differs from the recorded one. The speed of streams is
+/// not a reason, because no freed block of that program waits for another stream.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -107,8 +107,8 @@ fn snapshot_is_checked_with_recorded_pool() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // Only the pool of `--check` decides the exit code; by default each `--pool`, or else the
-    // program's own pool. Other pools may run out of memory.
+    // Only the pool of `--check` decides the exit code. Without `--check`, all pools of `--pool`
+    // decide it, or else the program's own pool. Other pools may run out of memory.
     let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
@@ -139,8 +139,8 @@ fn recorded_failure_is_served_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    // The log does not name its device. A replay on an H200 succeeds, but this proves nothing about
-    // the run.
+    // The log does not name its device. A replay on the default device, an H200, succeeds, but the
+    // recorded run may have had a smaller device. So the recorded failure counts.
     let ran = replay_in(folder.path(), &["log.csv"]);
     assert_eq!(ran.code, 1);
     insta::assert_snapshot!(without_times(&ran.stdout));

@@ -1,4 +1,4 @@
-//! Tests the forms that other tools read, by parsing them again.
+//! Tests the forms of a report (`--format`) that other tools read, by parsing them again.
 
 use serde_json::Value;
 

@@ -104,7 +104,8 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens the page of a report, and returns what the scripts found; `None` without a Chromium.
+/// Opens the page of a report in Chromium, and returns the findings of the script [`CLICK`]; `None`
+/// without a Chromium.
 fn open(arguments: &[&str]) -> Option<Value> {
     let chromium = chromium()?;
     let folder = tempfile::tempdir().unwrap();

@@ -127,8 +127,8 @@ fn stacks_of_fibres_are_not_compared() {
     assert_eq!(figures(&run.traces()[0]), (2, 2 * MIB, 0));
 }
 
-/// The program removes gpuheap's temporary files, and adds to the list a file that is not a
-/// capture.
+/// The program removes gpuheap's temporary files. It also adds a file that is not a capture to
+/// gpuheap's list of captures. The command must ignore that file.
 #[test]
 fn list_has_captures_of_run_only() {
     let folder = tempfile::tempdir().unwrap();

@@ -119,7 +119,7 @@ fn request_waits_for_slow_failure() {
     assert_eq!((run.ran.code, &*run.ran.stdout), (0, "2 0; 0 2 1\n"), "{}", run.ran.stderr);
 }
 
-/// Runs the program of `other_driver.c` with its driver.
+/// Runs the program in `other_driver.c` with the driver in the same file.
 fn with_other_driver(options: &[&str], arguments: &[&str]) -> Run {
     let folder = tempfile::tempdir().unwrap();
     let driver = folder.path().join("libcuda.so.1");

@@ -1,4 +1,4 @@
-//! Tests the names that a profiler gets for a heap's memory. A library prints these names.
+//! Tests the names that a profiler gets for a heap's memory. A stand-in for a profiler prints them.
 
 use crate::*;
 

@@ -105,7 +105,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the descriptors cannot be compared.
     fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped>;
 
-    /// Waits `time` before a state is sampled again. A recording does not wait: no state changes.
+    /// Waits `time` before the caller reads a fact again. A recording does not wait, because its
+    /// facts never change.
     fn pause(&self, time: Duration);
 }
 

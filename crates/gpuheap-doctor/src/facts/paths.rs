@@ -18,7 +18,7 @@ const VARIABLES: [&str; 13] = [
     "GGML_CUDA_NO_VMM",
 ];
 
-/// Returns `true` if a rule reads the environment variable `name`, so the doctor keeps its value.
+/// Returns `true` if a rule reads the environment variable `name`. Other variables are not kept.
 pub(crate) fn is_kept_variable(name: &str) -> bool {
     VARIABLES.contains(&name)
 }

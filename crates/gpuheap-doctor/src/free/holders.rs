@@ -84,7 +84,7 @@ fn holder(row: &Row) -> Holder {
     Holder { pid: Some(row.pid), name, bytes: row.bytes }
 }
 
-/// Returns the holders that Windows counts under WSL2.
+/// Returns the holders of device memory under WSL2, from the counters of Windows.
 pub(super) fn windows_holders(machine: &Machine) -> Vec<Holder> {
     let Some(windows) = &machine.windows else { return Vec::new() };
     let (own, _) = windows.wsl_memory();

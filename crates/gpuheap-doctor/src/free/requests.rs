@@ -4,7 +4,7 @@ use super::holders::Step;
 use crate::evidence;
 use crate::machine::{Machine, Process};
 
-/// Returns, for each server of this user, its pid and a step that requests its memory back.
+/// Returns the pid of each inference server of this user, with a step that gives its memory back.
 pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
     let is_own = |process: &&Process| process.uid.is_some() && process.uid == machine.host.uid;
     evidence::with_memory(machine)
@@ -18,7 +18,8 @@ pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
         .collect()
 }
 
-/// Returns why a server can give memory back, and the command for it; `None` for other programs.
+/// Returns how an inference server gives memory back, in words and as a command. `None` for other
+/// programs.
 fn request(process: &Process) -> Option<(&'static str, &'static str)> {
     if process.runs("ollama") {
         let command = "ollama ps | awk 'NR>1{print $1}' | xargs -rn1 ollama stop";

@@ -1,5 +1,5 @@
-//! Reads facts that only rules need, from the kernel's log, the linker's cache, and lists that
-//! other programs print.
+//! Reads facts that only the rules of `gpuheap doctor` need, from the kernel's log, the linker's
+//! cache, and lists that other programs print.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,8 +66,8 @@ pub(super) fn jobs(
     })
 }
 
-/// Returns the processes that `cuda-checkpoint` reports as checkpointed. Only processes with a
-/// thread of CUDA and without an open device can be checkpointed.
+/// Returns the processes that `cuda-checkpoint` reports as checkpointed. Checks only processes that
+/// have a thread of CUDA and no open device, because a checkpoint closes the devices.
 pub(super) fn checkpointed(
     source: &dyn Source,
     visible: &[u32],
@@ -124,7 +124,7 @@ pub(super) fn shared(source: &dyn Source, processes: &[Process]) -> Result<Share
     holders.truncate(MOST_COMPARED);
     for (index, one) in holders.iter().enumerate() {
         for other in &holders[index + 1..] {
-            // A child inherits a descriptor under the same number.
+            // Compares equal numbers only, because a child inherits descriptors with their numbers.
             let both =
                 one.holds.iter().take(MOST_COMPARED).filter(|held| other.holds.contains(held));
             for (number, _) in both {

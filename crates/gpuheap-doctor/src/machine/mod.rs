@@ -166,7 +166,7 @@ impl Machine {
         let programs = probe::limited(&self.source, limit, move |source| source.programs(detail));
         self.programs = match programs.and_then(|programs| programs) {
             Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
-            // A recording of an earlier version does not contain programs that publish.
+            // A recording of an earlier version has no answers of programs. That is no failure.
             Err(reason) if reason.why == Why::Missing => Vec::new(),
             Err(reason) => {
                 self.skipped.push(("programs", reason));
@@ -175,9 +175,9 @@ impl Machine {
         };
     }
 
-    /// Reads NVML's figures again, and the processes that are new in NVML's lists. Displays that
-    /// repeat use this method. It does not read mappings, environments and descriptors of known
-    /// processes again, and it reads their states every two seconds. Blocks for 13 seconds at most.
+    /// Reads NVML's figures again, and the processes that are new in NVML's lists, for a display
+    /// that is drawn repeatedly. Does not read mappings, environments and descriptors of known
+    /// processes again, and reads their states every two seconds. Blocks for 13 seconds at most.
     pub fn refresh(&mut self) {
         self.nvml = limited_nvml(&self.source, &self.probes.nvml);
         let listed = listed(&self.nvml);
@@ -217,7 +217,7 @@ impl Machine {
         if let Some(reason) = left_out {
             self.skipped.push(("kcmp", reason));
         }
-        // Without a device, no process can be checkpointed.
+        // Without a device, no process can be checkpointed, so no process is examined.
         let visible = if self.devices().is_empty() { None } else { Some(self.visible.keys()) };
         let visible: Vec<u32> = visible.into_iter().flatten().copied().collect();
         let holders = self.processes.iter().filter(|process| !process.holds.is_empty());
@@ -228,7 +228,7 @@ impl Machine {
         self.checkpointed =
             self.value_or_skip("cuda-checkpoint", checkpointed.and_then(|found| found));
         self.read_windows();
-        // An empty command runs no probe, but a recording returns the results that it contains.
+        // An empty command runs no probe of CUDA. A recording returns the results that it contains.
         if let Ok(text) = self.source.cuda(&[]) {
             self.cuda = facts::parse_probes(&text, self.devices());
         }
@@ -335,8 +335,8 @@ impl Machine {
     ///
     /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. The
     /// driver gives the pid in the caller's namespace, and leaves out processes without a pid there
-    /// (`os_find_ns_pid` in the open kernel modules). In gVisor, the caller is the sandbox;
-    /// gVisor's kernel reports release 4.4.0. Under WSL2 the driver is Windows' own.
+    /// (`os_find_ns_pid` in the open kernel modules). Not so in gVisor (kernel release 4.4.0): the
+    /// caller is the sandbox. Under WSL2 the driver is Windows' own.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());

@@ -84,7 +84,7 @@ mod tests {
         let again = || probe.clone().limited(&source, Duration::from_secs(60), |_| 7);
         assert_eq!(again().unwrap_err().why, Why::TimedOut);
         open.send(()).unwrap();
-        // The message unblocks the first call. Its thread needs some time to end.
+        // The message unblocks `late`, the first call. The thread of `late` needs some time to end.
         while again().is_err() {}
         assert_eq!(again(), Ok(7));
     }

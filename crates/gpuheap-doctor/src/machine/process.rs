@@ -178,7 +178,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     seen.sort_by_key(|process| process.pid);
     let visible = seen.iter().map(|process| (process.pid, process.stat.session)).collect();
     let unreadable = seen.iter().filter(|process| !process.is_readable).count();
-    // This process may keep NVML open, and NVML keeps every device file open.
+    // This process is no holder: it may keep NVML open, and NVML keeps every device file open.
     let own = source.link("/proc/self").ok().and_then(|pid| pid.parse().ok());
     let is_wanted = |process: &Seen| {
         let stat = &process.stat;

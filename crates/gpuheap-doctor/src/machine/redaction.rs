@@ -67,7 +67,7 @@ impl Machine {
         words.push((self.source.variable("USER").unwrap_or_default(), "USER".to_owned()));
         words.extend(users.into_iter().filter(|(name, number)| name != number));
         words.retain(|(word, _)| word.len() > 1 && word != "root" && word != "localhost");
-        // Longer words come first, because a home folder contains the user's name.
+        // Longer words are replaced first, because a home folder contains the user's name.
         words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
         (machine, Redaction { words })
     }
@@ -102,9 +102,9 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces the parent folder of homes and the user's name after it with `~`. Ignores upper and
-/// lower case. A Windows name may contain blanks. If the path continues after the name, the name
-/// ends at the next separator.
+/// Replaces each home folder with `~`: `folder`, such as `/home/`, and the user's name after it.
+/// Ignores upper and lower case. A Windows name may contain blanks. If the path continues after the
+/// name, the name ends at the next separator.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

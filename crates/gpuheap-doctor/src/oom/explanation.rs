@@ -99,7 +99,7 @@ impl Explanation {
         self
     }
 
-    /// Marks the form of the text as known from a run, or from documentation only.
+    /// Marks the form of the error's text as seen in a run, or as known from documentation only.
     pub(super) fn confirmed(mut self, is_confirmed: bool) -> Explanation {
         self.from_documentation = !is_confirmed;
         self

@@ -167,8 +167,8 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     ]))
 }
 
-/// Returns the remedy: the words up to the figures. The figures are in brackets that begin with a
-/// pool's name.
+/// Returns the remedy in the last part of an error's text: the words before the figures. The
+/// figures are in brackets that begin with a pool's name.
 fn remedy(tail: &str) -> &str {
     let pools = ["none", "simple", "binned", "split", "stitched", "driver"];
     let figures = pools.iter().filter_map(|pool| tail.find(&format!(" ({pool} pool: ")));

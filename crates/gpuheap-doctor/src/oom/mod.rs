@@ -60,7 +60,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // Under WSL2, PyTorch prints the last text for a size that Windows does not report.
+    // PyTorch prints 17179869184.00 GiB for a size that Windows does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",
         "/usr/lib/wsl/",

@@ -21,7 +21,7 @@ pub(super) fn leading(text: &str) -> Option<u64> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor.unwrap_or(1));
     }
-    // A size without a unit is a whole number of bytes.
+    // A fraction needs a unit. A size without a unit is a whole number of bytes, as parsed above.
     let bytes = number.parse::<f64>().ok()? * factor? as f64;
     (bytes < UNKNOWN).then_some(bytes.round() as u64)
 }

@@ -244,7 +244,8 @@ pub(super) const P22: Rule = Rule::new(
     Processes(memory_of_ended_senders),
 );
 
-/// Bytes by which listed memory may exceed the memory in use, before it counts as listed twice.
+/// Bytes by which the memory of all listed processes may exceed the memory in use. Beyond that,
+/// some memory counts as listed for two processes.
 const NOISE: i64 = 64 << 20;
 
 /// Returns a finding if the process shares memory with an ended process.

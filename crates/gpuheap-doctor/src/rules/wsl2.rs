@@ -43,7 +43,7 @@ pub(super) const W03: Rule =
     Rule::new("W03", Severity::Warning, "memory that Windows holds", Machines(memory_of_windows));
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
-/// the card if that is more. On some cards, the desktop alone reached 1.8 GB.
+/// the card if that is more. A finding may mean the desktop alone: it reached 1.8 GB on some cards.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
@@ -126,11 +126,11 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
 pub(super) const W05: Rule =
     Rule::new("W05", Severity::Warning, "little left to pin", Machines(pinned_memory));
 
-/// Bytes of pinned memory at which Docker on WSL2 began to refuse more. W05 begins to report here.
+/// Bytes of pinned memory at which Docker on WSL2 began to refuse more. Rule W05 reports from here.
 const NOTED: u64 = 512 << 20;
 
-/// Bytes of pinned memory at which a host with 62 GiB began to refuse more. W05 begins to warn
-/// here.
+/// Bytes of pinned memory at which a host with 62 GiB began to refuse more. Rule W05 warns from
+/// here on.
 const WARNED: u64 = 768 << 20;
 
 /// Returns a finding if pinned memory is close to the amounts at which calls failed.
@@ -264,7 +264,7 @@ fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
 pub(super) const W12: Rule =
     Rule::new("W12", Severity::Info, "no figures by process", Accounts(processes_without_figure));
 
-/// Returns a finding if the driver does not give a figure for each process.
+/// Returns a finding if the driver does not report the memory of each process.
 fn processes_without_figure(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     (machine.host.is_wsl && account.processes_without_figure > 0).then(|| {
         let number = count(account.processes_without_figure as u64, "process");

@@ -217,7 +217,7 @@ fn row(machine: &Machine, listed: &crate::machine::Listed) -> Row {
     }
 }
 
-/// Returns `true` if `/proc` may hide listed processes that live.
+/// Returns `true` if `/proc` may hide live processes that the driver lists.
 fn can_hide(machine: &Machine) -> bool {
     is_hidden(machine) || (machine.host.is_container && !machine.lists_own_pids())
 }

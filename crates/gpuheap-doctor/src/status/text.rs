@@ -208,7 +208,7 @@ fn user(row: &Row) -> String {
 }
 
 impl Row {
-    /// Returns the command line with its container, or the reason why it is unknown.
+    /// Returns the process's container and command line, or the reason why they are unknown.
     pub fn description(&self) -> String {
         let command = self.command.clone().unwrap_or_default();
         match (self.place, &self.container) {

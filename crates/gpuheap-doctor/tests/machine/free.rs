@@ -147,7 +147,7 @@ fn likely_orphan_in_container_survives() {
     }
 }
 
-/// Under an older driver, the listed pid 4120 may be a live process outside of the container.
+/// An older driver also lists processes outside of the container. Pid 4120 may be such a process.
 #[test]
 fn process_group_under_older_driver_survives() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
@@ -242,7 +242,7 @@ fn published_cache_is_flushed_on_request() {
     assert!(read.caches.is_empty());
     let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
     assert_eq!(step.bytes, 2 << 30);
-    // The cache of a program does not count a second heap that does not allow a flush.
+    // A second heap does not allow a flush, so its cached bytes are not counted.
     let programs = mine("fires.machine").text("programs").unwrap().to_owned();
     let (heap, rest) = programs.split_once("\"heaps\": [").unwrap().1.split_once('}').unwrap();
     let closed = heap.replace("control", "read");

@@ -10,7 +10,7 @@ fn report(recording: Recording) -> String {
     markdown(&machine, "1.2.3")
 }
 
-/// Returns a machine whose host, user and folders have names.
+/// Returns a machine with names of its host, users and folders, and with a token.
 fn private() -> Recording {
     named("several_users")
         .with("/proc/sys/kernel/hostname", "gandalf\n")

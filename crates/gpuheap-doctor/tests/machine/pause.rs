@@ -25,7 +25,7 @@ impl Fake {
         Fake { state: RefCell::new(state), fails, calls: RefCell::default() }
     }
 
-    /// Changes the state as the driver does, or fails.
+    /// Plays a call of the driver: changes the process's state from `from` to `to`, or fails.
     fn step(
         &self,
         call: &'static str,

@@ -7,7 +7,7 @@ use gpuheap_doctor::Recording;
 pub(crate) use crate::recorded::machines;
 use crate::recorded::text;
 
-/// Reads a recording. If it has a line `# base: NAME`, adds the sections of that base.
+/// Reads a recording. If it has a line `# base: NAME`, adds the sections of recording NAME.
 pub(crate) fn recording(path: &Path) -> Recording {
     Recording::parse(&text(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -9,14 +9,14 @@ pub(crate) fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines")
 }
 
-/// Reads the text of a recording. If it has a line `# base: NAME`, adds the sections of that base.
+/// Reads the text of a recording. If it has a line `# base: NAME`, puts recording NAME before it.
 pub(crate) fn text(path: &Path) -> String {
     let own = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     match own.lines().find_map(|line| line.strip_prefix("# base: ")) {
         None => own,
         Some(base) => {
-            // Skips the lines before the first section. They are remarks, and would become part of
-            // the last section of the base.
+            // Skips the remarks before the first section. After the base's text, they would become
+            // part of its last section.
             let from = own.find("== ").unwrap_or(own.len());
             text_of(base.trim()) + &own[from..]
         }

@@ -101,7 +101,7 @@ def record_rmm(rmm):
         return functools.wraps(function)(lambda *args, **named: own(function(*args, **named)))
 
     def setter(function):
-        """Wraps a function that reads or sets resources. The function sees no `Recorder`."""
+        """Wraps a function that reads or sets resources. During the call, no `Recorder` is set."""
 
         @functools.wraps(function)
         def call(*args, **named):
@@ -130,7 +130,7 @@ def record_rmm(rmm):
         for name, value in list(vars(module).items()):
             if callable(value) and value in replacements:
                 setattr(module, name, replacements[value])
-    # When RMM is imported, device 0 has a memory resource. The setters record other devices later.
+    # RMM's import sets a memory resource for device 0 only. The wrapped setters record the others.
     record(0)
 
 

@@ -26,7 +26,7 @@ enum Field {
     Int(c_int),
     /// Value of the device attribute with this number, as a `size_t`.
     Size(c_int),
-    /// Value of the device attribute with this number, as a C `int` that only CUDA 12 has.
+    /// Value of the device attribute with this number, as a C `int`. CUDA 13 has no such field.
     IntIn12(c_int),
     /// This many C `int`s of 0, for fields without a device attribute.
     Zeros(usize),
@@ -34,6 +34,7 @@ enum Field {
 
 use Field::{Int, IntIn12, Memory, Size, Zeros};
 
+/// Fields in the structure's order. A comment names the attributes of the lines under it.
 #[rustfmt::skip]
 const FIELDS: &[Field] = &[
     Memory,
@@ -68,11 +69,11 @@ const FIELDS: &[Field] = &[
     Int(121), Int(125), Int(120), Int(129),
 ];
 
-/// Last fields of the structure in CUDA 13: NUMA, MPS, PCI identity.
+/// Last fields of `cudaDeviceProp` in CUDA 13: NUMA, MPS, PCI identity.
 const LAST_IN_13: &[Field] =
     &[Int(130), Int(131), Int(133), Int(134), Int(139), Int(140), Int(143), Zeros(56)];
 
-/// Last fields of the structure in CUDA 12: zeros.
+/// Last fields of `cudaDeviceProp` in CUDA 12: zeros.
 const LAST_IN_12: &[Field] = &[Zeros(63)];
 
 pub(crate) fn write_properties<const BYTES: usize>(

@@ -86,9 +86,9 @@ fn symbols_are_found_at_their_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// Compares the results with a real driver's. Tests each version that changes a result, and the
-/// version before it. The table lacks the oldest functions, which have 32-bit sizes. A lookup of
-/// these functions returns the status `VERSION_NOT_SUFFICIENT`.
+/// Compares lookups with a real driver's results. Tests each version that changes a result, and the
+/// version before it. The emulated driver lacks the oldest functions, with 32-bit sizes. A lookup
+/// of these functions returns the status `VERSION_NOT_SUFFICIENT`.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
@@ -153,7 +153,7 @@ fn a_search_that_fails_says_why() {
     }
 }
 
-/// Runs in a separate process, because other tests may use the library on the same threads.
+/// Runs in a separate process, because environment variables set the library and its schedule.
 #[test]
 fn twins_use_threads_default_stream() {
     let folder = library::folder(&[&library::LIBCUDA]);

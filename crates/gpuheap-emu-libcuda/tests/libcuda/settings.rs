@@ -156,8 +156,8 @@ fn takes_48_mib_twice() {
     println!("the second is refused");
 }
 
-/// As a heap does, `leaves_its_block` reports blocks to the emulated driver. The checks find uses
-/// outside of the blocks.
+/// The test `leaves_its_block`, run as a program, reports blocks to the emulated driver as a heap
+/// does. The checks must find its uses outside of the blocks.
 #[test]
 fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);

@@ -143,7 +143,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the bytes of the result in 4-byte numbers, as cuDNN stores partial sums.
+    /// Returns the size of the result in bytes, if it has 4-byte numbers like cuDNN's partial sums.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),
@@ -169,7 +169,7 @@ impl Convolution {
         tiles.saturating_mul(self.groups()) as f64 / MULTIPROCESSORS as f64
     }
 
-    /// Returns the figure that the rules call `name`.
+    /// Returns the figure that `rules.txt` calls `name`, such as `c` for the number of channels.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let (c, k) = (self.w.channels(), self.outputs());
         let most = |numbers: &[u64]| numbers.iter().copied().max().unwrap_or(0);

@@ -302,7 +302,8 @@ impl Descriptor {
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // The pass, and the attribute for the window. The next three are filter, input and output.
+        // The pass, and the number of the attribute for the stride, padding and dilation. The next
+        // three attributes are the filter, the input and the output.
         let (pass, first) = match self.kind {
             kind::CONVOLUTION => (Pass::Forward, 702),
             kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),

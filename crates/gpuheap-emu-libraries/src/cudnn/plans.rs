@@ -46,7 +46,8 @@ struct Measured {
 /// Line of a tree of rules.
 #[derive(Debug)]
 enum Line {
-    /// If the figure `number` is at most `most`, the next line applies. Otherwise, `other` applies.
+    /// If the figure `number` is at most `most`, the next line of the tree applies. Otherwise, the
+    /// line with the index `other` applies.
     Branch {
         number: &'static str,
         most: f64,
@@ -74,8 +75,8 @@ enum Partial {
     /// This many results in 4-byte numbers.
     Results(u64),
     Bytes(u64),
-    /// The work is split, and each part has a result in 4-byte numbers. The number of parts is
-    /// chosen so that all tiles fill each multiprocessor `times` times.
+    /// The work is split, and each part has a result in 4-byte numbers. There are enough parts for
+    /// `times` tiles of `rows` by `columns` on each multiprocessor.
     Split {
         rows: u64,
         columns: u64,
@@ -83,8 +84,8 @@ enum Partial {
     },
 }
 
-/// Decision trees of `rules.txt`, keyed by title. A title has the plan (`first`, `rest` for the
-/// greediest, `win` for the fastest), the bytes of an element, the layout and the pass.
+/// Decision trees of `rules.txt`, keyed by title. A title has the plan (such as `first`, `rest` for
+/// the greediest, `win` for the fastest), the bytes of an element, the layout and the pass.
 type Trees = HashMap<&'static str, Vec<Line>>;
 
 impl Convolution {
@@ -94,8 +95,8 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // No plan has a larger workspace than the greediest. If the fastest plan's rule gives a
-        // larger one, the workspace of the first plan is used for it.
+        // The greediest plan has the largest workspace. If the rule for the fastest plan gives a
+        // larger workspace, the fastest plan gets the workspace of the first plan.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -226,7 +227,8 @@ fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Lin
         ["=", copies, ref partial @ ..] => {
             let (copies, groups) = copies.split_once('/').unwrap_or((copies, ""));
             let letters = copies.trim_end_matches(|it: char| it.is_ascii_digit());
-            // In the formula `0`, no tensor is copied, and the digit is not a number of channels.
+            // A number of channels follows the letters of the copied tensors. The formula `0` has
+            // no letters, so its digit is not a number of channels.
             let channels = copies[letters.len()..].parse().ok().filter(|_| !letters.is_empty());
             let groups = groups.parse().unwrap_or(u64::MAX);
             let partial = Partial::read(partial);
@@ -257,8 +259,8 @@ fn measured() -> &'static HashMap<u64, Measured> {
     MEASURED.get_or_init(|| include_str!("measured.txt").lines().filter_map(read_row).collect())
 }
 
-/// Reads a row: the fingerprint, the workspaces of the first, the greediest and the fastest plan,
-/// and `1` if there are plans with Fourier transforms. Unmeasured values are `-`.
+/// Reads a row of `measured.txt`: a convolution's fingerprint, and the workspaces of the first, the
+/// greediest and the fastest plan. `1` marks plans with Fourier transforms. `-` is unmeasured.
 fn read_row(line: &str) -> Option<(u64, Measured)> {
     let mut words = line.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -286,7 +288,8 @@ mod tests {
         Convolution::new(pass, tensors, Window { stride, padding, dilation })
     }
 
-    /// Convolutions to which `rules.txt` was not fitted, and that `measured.txt` does not contain.
+    /// Compares workspaces by rules with an H200's. `rules.txt` was not fitted to these
+    /// convolutions, and `measured.txt` does not contain them.
     #[test]
     fn rules_are_near_h200() {
         let measured = [

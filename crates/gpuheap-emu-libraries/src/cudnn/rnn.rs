@@ -64,7 +64,7 @@ struct Cell {
     copies: u128,
     persistent_forward: u128,
     persistent_backward: u128,
-    /// Number of vectors for each step of the backward pass.
+    /// Number of vectors for each time step in the backward pass of a persistent algorithm.
     persistent_steps: u128,
 }
 
@@ -445,7 +445,8 @@ impl Network {
 }
 
 impl Weights {
-    /// Writes the address to `place`, and the shape to `tensor`. Both may be null.
+    /// Writes the address of these weights to `place`, and their shape to `tensor`. Both may be
+    /// null. `all` is the address of all weights of the network.
     fn write(&self, all: CUdeviceptr, tensor: Handle<Tensor>, place: Out<CUdeviceptr>) -> Outcome {
         let exists = self.rows > 0;
         let address = all.wrapping_add(self.from * element_bytes(self.data_type));

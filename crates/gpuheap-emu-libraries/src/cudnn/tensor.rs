@@ -1,4 +1,4 @@
-//! Descriptors of tensors, and descriptors that are never read.
+//! cuDNN's descriptors of tensors, and descriptors of settings that change no size.
 
 use std::ffi::{c_int, c_void};
 

@@ -87,13 +87,14 @@ impl Length {
         }
     }
 
-    /// Returns the largest length that cuFFT transforms in one kernel despite a large prime factor.
+    /// Returns the largest length with a large prime factor that cuFFT transforms in one kernel. It
+    /// pads longer transforms, as Bluestein's algorithm requires.
     fn padding(&self, is_double: bool) -> u64 {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns the buffer for a real transform of the last dimension, in thousandths of the data's
-    /// size if its numbers are complex.
+    /// Returns the buffer for a real transform of the last dimension. The unit is a thousandth of
+    /// the size of as many complex numbers as the data has real numbers.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {
@@ -125,7 +126,8 @@ impl Length {
     }
 }
 
-/// Half of the data's size, in thousandths. Each row has `last / 2 + 1` complex numbers.
+/// About half of the data's size, in thousandths. [`Transform::workspace`] replaces it by the exact
+/// half: `last / 2 + 1` complex numbers for each row.
 const HALF: u64 = 500;
 
 impl Transform {

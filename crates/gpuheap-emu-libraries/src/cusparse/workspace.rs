@@ -28,7 +28,7 @@ pub(crate) struct Operand {
 
 impl Operand {
     /// Returns the workspace for multiplying by a dense matrix of `columns` columns, in bytes. For
-    /// up to 100 values, the error is less than 32 bytes.
+    /// up to 100 values of the sparse matrix, the result is wrong by less than 32 bytes.
     pub(crate) fn times_dense(&self, columns: u64, by_rows: bool, algorithm: i32) -> u64 {
         const DEFAULT: i32 = 0;
         const ROWS_2: i32 = 6;
@@ -63,8 +63,8 @@ impl Operand {
         row * self.rows + (self.index + self.value) * self.values + 242
     }
 
-    /// Returns the expected number of additions for multiplying by `right`, if the values are at
-    /// random places.
+    /// Returns the expected number of additions for multiplying by the sparse matrix `right`, if
+    /// the values of both matrices are at random places.
     fn additions(&self, right: &Operand) -> u64 {
         let additions = u128::from(self.values) * u128::from(right.values);
         (additions / u128::from(right.rows.max(1))) as u64

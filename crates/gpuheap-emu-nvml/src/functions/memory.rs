@@ -87,7 +87,7 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
     }
 }
 
-/// Structure in which one version of the functions describes a process.
+/// Structure in which one version of NVML's process lists describes a process.
 trait Layout: Copy {
     fn from_row(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }

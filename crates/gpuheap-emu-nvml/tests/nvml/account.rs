@@ -123,7 +123,7 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// Source in which the account, a file that emulated drivers share, appears as `/dev/nvidia1`.
+/// The machine's facts, with the account (a file that emulated drivers share) as `/dev/nvidia1`.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

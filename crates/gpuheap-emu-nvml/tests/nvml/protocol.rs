@@ -118,7 +118,7 @@ fn passes_wrong_arguments() {
         info[0] = 0x0200_0028;
         assert_eq!((memory(device, info.as_mut_ptr()), info[1]), (0, 80 << 30));
         let first = function::<Memory>(&library, "nvmlDeviceGetMemoryInfo");
-        // The first version of the function counts reserved memory as used.
+        // The function without `_v2` counts reserved memory as used.
         assert_eq!(
             (first(device, info.as_mut_ptr()), info[..3].to_vec()),
             (0, vec![80 << 30, 73 << 30, 7 << 30])

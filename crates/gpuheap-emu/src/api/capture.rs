@@ -393,7 +393,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_CAPTURED_EVENT)
     }
 
-    /// Makes a stream wait for an event. The stream, the event's stream, or both are recording.
+    /// Makes a stream wait for an event. The stream, the event's stream, or both are in a capture.
     pub(crate) fn wait_recorded(&mut self, stream: u32, event: Option<Captured>) -> Outcome {
         let captures = &mut self.state.captures;
         let position = |is: &dyn Fn(&Capture) -> bool| captures.active.iter().position(is);

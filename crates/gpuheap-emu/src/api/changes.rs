@@ -1,5 +1,5 @@
-//! Tracks changes to device memory that the driver does not see. The program's allocators reuse
-//! blocks of an allocation, and kernels that are not run would have written memory.
+//! Tracks changes to device memory that no driver call shows. The program's allocators reuse parts
+//! of an allocation. Kernels that the emulator does not run would have written memory.
 
 use crate::Kernels;
 use crate::api::work::KEPT;
@@ -22,8 +22,8 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the content of a range, unless one copy or fill has written the whole range since
-    /// the last launch.
+    /// Forgets a range that the program reported as changed. If one copy or fill wrote the whole
+    /// range since the last launch, keeps its content: programs report copies too.
     pub(crate) fn change(&mut self, address: u64, bytes: u64) {
         if !self.state.changes.is_written(address, address.saturating_add(bytes)) {
             self.forget(address, bytes);

@@ -198,7 +198,7 @@ impl Call<'_> {
         self.initialised()?;
         let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
         let handle = handle.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        // A primary context that was reset still has its device (measured).
+        // The driver returns the device of a primary context even after a reset (measured).
         let primary = |device: &Device| device.primary.handle == Some(handle);
         let found = match self.state.devices.iter().position(primary) {
             Some(found) => found,

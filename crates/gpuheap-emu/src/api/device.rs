@@ -114,8 +114,8 @@ impl Call<'_> {
         (pool, device): args::cuDeviceGetMemPool,
     ) -> Outcome {
         self.initialised()?;
-        // For a wrong ordinal, `cuDeviceGetDefaultMemPool` returns `INVALID_DEVICE` instead. Both
-        // codes were measured.
+        // For a wrong ordinal, this function returns `INVALID_VALUE`, but
+        // `cuDeviceGetDefaultMemPool` returns `INVALID_DEVICE` (both measured).
         let found = self.device_with_pools(device).map_err(|code| match code {
             CUresult::ERROR_INVALID_DEVICE => INVALID_VALUE,
             code => code,

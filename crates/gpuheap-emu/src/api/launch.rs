@@ -81,8 +81,8 @@ impl Call<'_> {
 
     fn launch_own(&mut self, kernel: Kernel, stream: u32, launch: &Launch) -> Outcome {
         fail_if(!launch.extra.is_null(), CUresult::ERROR_NOT_SUPPORTED)?;
-        // Every kernel of gpuheap requires this block size. Further dimensions of the grid would
-        // repeat all work.
+        // Every kernel of gpuheap requires blocks of `BLOCK` threads. Further dimensions of the
+        // grid would repeat all work.
         let [grid_x, grid_y, grid_z] = launch.grid;
         fail_if(
             grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1],

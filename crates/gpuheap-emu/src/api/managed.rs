@@ -106,7 +106,7 @@ impl Call<'_> {
                 code => code,
             })?;
             fail_if(first >= count, INVALID_VALUE)?;
-            // For the host, a batch records the id that the caller gave (measured), not -1.
+            // For the host, a batch records the caller's id (measured), not the -1 of `HOST`.
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
         }
@@ -294,7 +294,7 @@ impl Call<'_> {
     /// host, or a device with concurrent managed access. `here` is the device of the call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
         type L = CUmemLocationType;
-        // If the call's device lacks concurrent access, memory cannot be moved to the host either.
+        // If the location is not a device, the call's device must have concurrent access.
         let device = if location.kind == L::DEVICE { location.id } else { here as CUdevice };
         fail_if(
             !self.device(device)?.profile.concurrent_managed_access,

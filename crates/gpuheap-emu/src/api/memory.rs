@@ -89,7 +89,8 @@ impl Call<'_> {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        // Another device's memory is found only with access to it, but a mapping always (measured).
+        // The call finds another device's memory only if the context has access to it. It finds a
+        // mapping even without access (measured).
         let is_mapping = self.state.vmm.find(pointer).is_some();
         fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;
@@ -170,7 +171,7 @@ impl Call<'_> {
     /// Returns the bytes of an allocation that count as managed memory.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // Memory that was charged to the device counts as its memory in use, not here.
+            // If the device was charged, the memory already counts as the device's memory in use.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
@@ -321,8 +322,8 @@ impl Call<'_> {
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
         for (address, stays) in live {
-            // Pool memory of a context that the program created can still be freed in another
-            // context.
+            // Pool memory is a leak only in a primary context. If the program created the context,
+            // the memory can still be freed in another context.
             if report_leaks && (is_primary || !stays) {
                 self.find_leak(address);
             }

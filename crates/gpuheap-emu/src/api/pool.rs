@@ -330,7 +330,7 @@ impl Call<'_> {
                 continue;
             }
             // To make room, `charge` may have returned idle chunks of this pool. Then `growth` may
-            // find another place, and the charge is undone.
+            // find another place, or need other bytes. If so, undoes the charge.
             let found = self.state.pools.get_mut(pool)?;
             if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);

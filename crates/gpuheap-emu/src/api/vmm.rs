@@ -202,7 +202,7 @@ impl Call<'_> {
     ) -> Outcome {
         self.vmm_supported()?;
         let location = properties.get()?.location;
-        // The driver checks only the device of a device location (measured).
+        // The driver refuses only a device without virtual memory management (measured).
         if location.kind == CUmemLocationType::DEVICE
             && self.device(location.id).is_ok_and(|device| !device.profile.vmm)
         {
@@ -260,10 +260,10 @@ impl Call<'_> {
         fail_if(!has_vmm, CUresult::ERROR_NOT_SUPPORTED)
     }
 
-    /// Returns the device of physical memory. Host memory is not modelled. It is refused with
-    /// `NOT_SUPPORTED`, as the device attributes state. Memory for sharing by a file descriptor is
-    /// accepted like any other memory, because no function exports it. The other codes were
-    /// measured on a machine without fabric handles.
+    /// Returns the device on which physical memory is requested. Refuses host memory with
+    /// `NOT_SUPPORTED`, as the device attributes state, because host memory is not modelled. Memory
+    /// for sharing by a file descriptor is accepted like any other memory, because no function
+    /// exports it. The other error codes were measured on a machine without fabric handles.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
         type L = CUmemLocationType;
         const WINDOWS: c_int = 2 | 4;

@@ -9,9 +9,10 @@ use crate::{Kernels, Schedule};
 /// Maximum number of bytes to copy at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
-/// Maximum size, in bytes, of a copy from the host or a fill by a kernel whose content is kept
-/// while kernels are not run. Programs read back sizes and indices that they uploaded. With the
-/// content of weights and batches, the host would need as much memory as the device.
+/// Maximum size, in bytes, of a copy from the host or of a kernel's reported fill. While kernels
+/// are not run, the content of larger ones is not kept. Programs read back sizes and indices that
+/// they uploaded. With the content of weights and batches, the host would need as much memory as
+/// the device.
 pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
@@ -50,7 +51,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether work that is queued now runs within the same call.
+    /// Returns whether work runs within the call that queues the work.
     pub(crate) fn can_run_now(&self) -> bool {
         self.state.pending == 0 && self.state.options.schedule == Schedule::Immediate
     }

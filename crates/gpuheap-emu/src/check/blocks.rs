@@ -33,8 +33,8 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // The use is of exactly the whole block before it was divided. A heap's library copies
-            // all parts to the host in one copy.
+            // The use covers exactly the whole block, with all of its parts. A heap's library
+            // copies all parts to the host in one copy, so this is no misuse.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -107,7 +107,7 @@ impl Call<'_> {
     /// Reports memory that is handed out while earlier work may still use it.
     fn find_unordered_reuse(&mut self, note: &BlockNote, stream: Option<u32>) {
         let Some(stream) = stream else { return };
-        // Reads the clock that new work would have. The stream's own clock stays the same.
+        // Reads the vector clock that new work would have. The stream's own clock stays the same.
         let Some(clock) = self.clock_of_new_work(stream) else { return };
         let ranges = self.physical_ranges(note.address, note.room);
         let calls = self.state.calls.total;
@@ -125,7 +125,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the stream that a heap's report of a block names, if the stream is alive.
+    /// Returns the index of the stream in a heap's `note`; `None` if the stream has ended.
     fn stream_of_block(&self, note: &BlockNote) -> Option<u32> {
         let stream = note.stream;
         let is_null = stream.is_null();
@@ -194,7 +194,7 @@ impl Checker {
         self.blocks.clear(address, address.saturating_add(bytes));
     }
 
-    /// Returns the address and bytes of the block at an address. The checks record them with a use.
+    /// Returns the address and bytes of the block at an address, to be recorded with a use of it.
     pub(super) fn block_of(&self, address: u64) -> Option<(u64, u64)> {
         self.blocks.find(address).map(|block| (block.address, block.bytes))
     }

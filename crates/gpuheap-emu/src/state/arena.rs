@@ -7,9 +7,9 @@ use rustc_hash::FxHashMap;
 
 use crate::state::stream::OpRef;
 
-/// Size of the chunks in which a pool takes memory from the device, in bytes. Measured on an H200.
+/// Size, in bytes, of the chunks that a pool takes from the device, as measured on an H200.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// Sizes in a pool are rounded up to a multiple of this number, in bytes. Measured on an H200.
+/// Unit to which sizes in a pool are rounded up, in bytes, as measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
 /// Address ranges ("places") of a pool's allocations, in a growing range of chunks. A free extent
@@ -20,7 +20,7 @@ pub(crate) const POOL_ALIGN: u64 = 512;
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
     by_size: BTreeSet<(Tag, u64, u64)>,
-    /// Number of free extents whose queued free is not done, keyed by the stream of that free.
+    /// Number of free extents that still wait for a queued free, keyed by the stream of that free.
     pending: FxHashMap<u32, usize>,
     holes: BTreeMap<u64, u64>,
     end: u64,
@@ -64,8 +64,8 @@ impl Arena {
         self.take_best(bytes, IDLE)
     }
 
-    /// Takes `bytes` of free memory that waits for another stream's free, if `may` accepts this
-    /// free. Returns the address and the free.
+    /// Takes `bytes` of an extent that waits for another stream's queued free, if `may` accepts
+    /// this free. Returns the address and the free.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,
@@ -123,8 +123,8 @@ impl Arena {
                 self.end - more
             }
         };
-        // The free extent at the end may still wait for its stream. The new bytes join this extent
-        // and get the same owner.
+        // The free extent at `place` may still wait for a queued free. The new bytes join this
+        // extent, so they get the same free.
         let freed = self.extents.get(&place).and_then(|extent| extent.freed);
         self.insert(from, Extent { bytes: more, freed });
         let start = if from == place { place } else { place.min(from) };
@@ -154,7 +154,7 @@ impl Arena {
         }
     }
 
-    /// Makes the extents idle that `op` and earlier frees on the stream of `op` freed.
+    /// Makes extents idle if `op`, or an earlier free on the stream of `op`, freed them.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;

@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) bytes: u64,
     /// Bytes of the block with the heap's rounding.
     pub(crate) room: u64,
-    /// Number of the allocation's stream in clocks; `None` if the stream had ended.
+    /// Number of the allocation's stream in vector clocks; `None` if the stream had ended.
     pub(crate) lane: Option<Lane>,
     /// Address and bytes of the whole block, if this is a part.
     pub(crate) whole: Option<(u64, u64)>,

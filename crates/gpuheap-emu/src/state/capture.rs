@@ -41,7 +41,7 @@ pub(crate) struct Member {
     pub(crate) stream: u32,
     /// Number of pieces of work that the stream recorded in the capture.
     pub(crate) work: u64,
-    /// Number of these pieces for which another stream of the capture waits.
+    /// Number of pieces of `work` for which another stream of the capture waits.
     pub(crate) joined: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Graph {
     pub(crate) kept: Vec<Arc<Kept>>,
 }
 
-/// Point of a capture. An event marks such a point.
+/// Point of a capture that an event marks: after the first `work` pieces of work of `stream`.
 #[derive(Clone, Copy)]
 pub(crate) struct Captured {
     pub(crate) capture: u64,
@@ -158,7 +158,7 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     /// Last record; `None` before the first record.
     pub(crate) recorded: Option<Record>,
-    /// Point of a capture, if the event marks such a point instead of a record.
+    /// Point of a capture, if the event was last recorded in a capture.
     pub(crate) captured: Option<Captured>,
 }
 

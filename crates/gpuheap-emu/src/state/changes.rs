@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of ranges kept since the last launch. A model's weights are uploaded in thousands
-/// of copies. A framework reports each copy soon after it, so only the last copies are looked up.
+/// Maximum number of written ranges that are kept. A model's weights are uploaded in thousands of
+/// copies. A framework reports each copy soon after it, so only the last copies are looked up.
 const MOST_WRITTEN: usize = 1024;
 
 #[derive(Default)]

@@ -21,9 +21,9 @@ pub(crate) struct Checker {
     /// Lane of each stream (its number in clocks), and the clock of everything that happened before
     /// its next work. The key is the stream's index.
     pub(crate) streams: FxHashMap<u32, (Lane, Clock)>,
-    /// Clocks of the work of destroyed streams, keyed by context.
+    /// Clock of all work of destroyed streams, keyed by context.
     pub(crate) gone: FxHashMap<u32, Clock>,
-    /// Name of the host or the stream with each lane, as findings print it.
+    /// Names of the host and the streams, as findings print them, indexed by lane.
     pub(crate) names: Vec<String>,
     pub(crate) ranges: Ranges,
     pub(crate) blocks: Blocks,

@@ -7,7 +7,7 @@ pub(crate) type Lane = usize;
 /// locks. A clock for each thread would report accesses that those locks order.
 pub(crate) const HOST: Lane = 0;
 
-/// Latest step that has happened on each lane, indexed by lane.
+/// Vector clock: the latest step of each lane that has happened, indexed by lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Epoch {
 }
 
 impl Clock {
-    /// Adds a step to a lane. The step is then the latest that has happened.
+    /// Adds a step to a lane, and returns the step.
     pub(crate) fn step(&mut self, lane: Lane) -> Epoch {
         if self.0.len() <= lane {
             self.0.resize(lane + 1, 0);
@@ -28,7 +28,7 @@ impl Clock {
         Epoch { lane, step: self.0[lane] }
     }
 
-    /// Returns the latest step that has happened on a lane.
+    /// Returns the latest step of a lane in this clock.
     pub(crate) fn latest(&self, lane: Lane) -> Epoch {
         Epoch { lane, step: self.0.get(lane).copied().unwrap_or(0) }
     }

@@ -58,8 +58,8 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Ranges that a launch may have changed: uploads, and blocks of the program's own allocator.
-    /// Recorded only if kernels are not run.
+    /// Ranges that copies and fills wrote since the last launch, and blocks of the program's own
+    /// allocator. Used only if kernels are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, in bytes.
     pub(crate) pinned_bytes: u64,

@@ -6,8 +6,8 @@ use std::collections::btree_map::Entry;
 /// Unit in which host memory backs device memory, in bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// Value of a byte that was never written, if kernels are run. Programs that read such bytes get
-/// absurd values.
+/// Value of each byte that was never written. Programs that read such bytes get absurd values. If
+/// kernels are not run, the value is 0 instead.
 pub(crate) const POISON: u8 = 0xcb;
 
 /// Sparse device memory, keyed by physical address. Untouched pages and pages with one repeated
@@ -172,8 +172,8 @@ impl Pages {
         (Run::Unwritten, length.min(next_fill.min(next_page) - at))
     }
 
-    /// Sets bytes to a repeated word; `None` marks them as never written. Whole pages become a run.
-    /// The bytes of partial pages are set one by one.
+    /// Sets bytes to a repeated word; `None` marks them as never written. Whole pages become an
+    /// entry of `fills`, or no entry for `None`. The bytes of partial pages are set one by one.
     fn set(&mut self, at: u64, length: u64, word: Option<Word>) {
         let end = at + length;
         let (first, last) = (at.next_multiple_of(PAGE), end - end % PAGE);

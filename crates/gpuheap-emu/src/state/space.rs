@@ -72,7 +72,7 @@ pub(crate) enum Kind {
     /// Unless it is device memory, it takes `mapped` bytes of host memory.
     Pool { pool: usize, place: u64, taken: u64, mapped: usize },
     /// Managed host memory that the emulator owns. It takes `charged` bytes of the device's memory;
-    /// 0 if its pages migrate.
+    /// 0 if its pages migrate, because the emulator leaves these pages on the host.
     Managed { mapped: usize, charged: u64 },
     /// Pinned host memory that the emulator owns.
     Pinned { mapped: usize, flags: u32 },
@@ -168,8 +168,8 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // The caller chose `base` in the free range that `find_gap` fills. `find_gap` leaves
-            // that range.
+            // The caller placed an allocation in the free range `cursor..limit`. The range becomes
+            // empty, so `find_gap` searches for another one.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);

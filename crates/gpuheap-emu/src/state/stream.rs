@@ -69,8 +69,8 @@ pub(crate) enum Work {
     Callback(Callback),
     /// Makes the freed pool memory at this address available to all streams.
     FreePool(u64),
-    /// Ends a graph launch: drops its references to user objects. Has the clock of the launch,
-    /// after which the objects' destructors are ordered.
+    /// Ends a graph launch: drops its references to user objects. Contains the clock of the launch,
+    /// because the objects' destructors are ordered after the launch.
     Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 

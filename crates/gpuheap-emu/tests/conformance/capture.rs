@@ -133,7 +133,7 @@ fn relaxed_thread_may_allocate_during_capture() {
         for mode in [Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED] {
             begin(gpu, stream, mode);
             assert_eq!(exchange(gpu, Mode::RELAXED), Mode::GLOBAL);
-            // A heap makes these calls while it serves a request.
+            // A heap makes the following calls while it serves a request.
             let block = gpu.allocate(4 << 20);
             gpu.used();
             ok!(gpu, cuEventQuery(event));
@@ -228,7 +228,7 @@ fn captured_event_marks_no_work() {
         ok!(gpu, cuEventRecord(event, stream));
         end_well(gpu, stream);
         let captured = CUresult::ERROR_CAPTURED_EVENT;
-        // On an H200, driver 580 returns `INVALID_VALUE` once the capture has ended.
+        // On an H200, driver 580 refuses the event with `INVALID_VALUE` once the capture has ended.
         let refused = [captured, CUresult::ERROR_INVALID_VALUE];
         assert!(refused.contains(&code!(gpu, cuEventQuery(event))));
         assert!(refused.contains(&code!(gpu, cuEventSynchronize(event))));

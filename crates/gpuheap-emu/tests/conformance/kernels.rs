@@ -350,8 +350,8 @@ fn flat(bench: &Bench<'_, '_>) {
     for (does, of) in operations() {
         let (left, right) = pairs(of, &mut random);
         let out_of = does.output(of);
-        // A case has the offsets of the arrays from a multiple of 64 bytes, and the number of
-        // elements.
+        // Each case has the offsets of the three arrays from a multiple of 64 bytes, in elements,
+        // and the number of elements in an array.
         let all = left.len() / of.size();
         let cases = [
             ([0, 0, 0], all),
@@ -399,7 +399,7 @@ fn flat(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Returns an image with an output and two inputs, each offset by some elements.
+/// Returns an image of device memory: an output and two inputs, each offset by some elements.
 fn operands(
     bench: &Bench<'_, '_>,
     of: Type,
@@ -660,7 +660,8 @@ fn groups(bench: &Bench<'_, '_>) {
             for &(rows, inner, groups) in cases {
                 for is_bad in [false, true] {
                     let inner = if of.is_some() { inner } else { 1 };
-                    // A count needs more groups to exceed the shared memory.
+                    // A count has only one aggregate for each group. It needs more groups to exceed
+                    // the shared memory.
                     let groups = if of.is_none() && groups == 120 { 5000 } else { groups };
                     let bits = random.next();
                     let mut key_of = |row: usize| match (is_bad, row % 10) {

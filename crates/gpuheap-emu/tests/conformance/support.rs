@@ -105,7 +105,8 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         // SAFETY: no other test runs.
         assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
         return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), |gpu| {
-            // If the process has several devices, the first stream of a context takes memory.
+            // If the process has several devices, the first stream of a context takes memory. The
+            // test must not count this memory.
             ok!(gpu, cuStreamDestroy_v2(gpu.stream()));
             test(gpu);
         });

@@ -77,7 +77,7 @@ pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str
 }
 
 /// Returns a command that runs one ignored test of this test binary in its own process, because a
-/// process reads the libraries' variables once.
+/// process reads the libraries' environment variables only once.
 pub(crate) fn ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
     let mut command = command(&std::env::current_exe().unwrap(), folder, variables);
     command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);

@@ -1,4 +1,4 @@
-//! Metrics of programs that publish.
+//! Metrics of programs that publish the state of their heaps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use gpuheap_text::{cut, cut_name};
 use super::metric::Metric;
 use super::samples::{Labels, Samples, and};
 
-/// Maximum number of published source lines for one program. A program publishes no more.
+/// Maximum number of source lines for one program: a program publishes at most this many.
 pub const MOST_LINES: usize = MOST_ENTRIES;
 
 /// Maximum number of programs. 64 programs with a heap and 10 lines each make about 1,800 series.

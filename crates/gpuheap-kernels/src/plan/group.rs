@@ -71,7 +71,8 @@ pub fn group(by: &ByKey) -> Vec<Launch> {
         u64::from(by.skips_nan),
     ]);
     let (grid, block) = if shared {
-        // Each block works on at least 4 values for each aggregate that it adds at its end.
+        // Gives each block at least 4 values for each of its aggregates. The addition of the
+        // aggregates to the result then stays a small part of the block's work.
         let each = (slots as u64 * copies * 4).max(u64::from(BLOCK) * 8);
         (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
     } else {

@@ -1,5 +1,5 @@
 //! Converts operations on arrays to launches. Joins axes, and splits the work so that 32 bits can
-//! count a kernel's elements. Uses the flat path if possible.
+//! count a kernel's elements. Arrays of adjacent elements get kernels without strides.
 
 mod elementwise;
 mod group;

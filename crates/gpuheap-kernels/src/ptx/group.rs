@@ -184,14 +184,14 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
     emit!(w, "@{negative} red.{space}.{opposite}.u64 [{place}], {bits};");
 }
 
-/// Aggregates that one block keeps in shared memory: several copies of the whole result, so that
-/// fewer threads add to the same address.
+/// Aggregates that one block keeps in shared memory. There are several copies of all aggregates, so
+/// that fewer threads add to the same address.
 struct OwnTotals {
-    /// Address of the first copy of the result.
+    /// Address of the first copy of the aggregates.
     first: Reg,
-    /// Address of the copy of the result to which this thread adds.
+    /// Address of the copy to which this thread adds its values.
     of_thread: Reg,
-    /// Number of aggregates in a copy of the result.
+    /// Number of aggregates in one copy.
     count: Reg,
     copies: Reg,
 }
@@ -205,7 +205,8 @@ impl OwnTotals {
         emit!(w, "mul.lo.u64 {slots}, {groups}, {inner};");
         emit!(w, "cvt.u32.u64 {count}, {slots};");
         emit!(w, "mov.u32 {first}, sums;");
-        // The launch passes the number of copies, a power of two, minus one: `last` is also a mask.
+        // The launch passes the number of copies minus one. The number of copies is a power of two,
+        // so `last` is also a mask.
         emit!(w, "add.u32 {copies}, {last}, 1;");
         emit!(w, "and.b32 {copy}, {thread}, {last};");
         emit!(w, "mul.lo.u32 {copy}, {copy}, {count};");

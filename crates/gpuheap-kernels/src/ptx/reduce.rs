@@ -84,7 +84,8 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     w.module(kernel, MAXWELL, Some(BLOCK as usize * 8))
 }
 
-/// Writes code that computes the length and the address of a piece of a row.
+/// Writes code that computes the length and the address of one piece of a row of the input. A row
+/// of `n` elements is divided into pieces of `chunk` elements, and the last piece may be shorter.
 fn piece_of(
     w: &mut Writer,
     (row, piece): (Reg, Reg),

@@ -9,7 +9,7 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, STRIDED_EACH, flat_each};
 use crate::{Kernel, Type};
 
-/// One of the elements that a thread handles at a time.
+/// Registers that describe one of the elements that a thread handles at a time.
 #[derive(Clone, Copy)]
 struct Place {
     exists: Reg,
@@ -86,8 +86,8 @@ fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) 
     values
 }
 
-/// Returns the address of the result, and the two operands. The operand is an address if it is an
-/// array, or a value if it is a scalar.
+/// Returns the address of the result, and the two operands. For an array operand, returns its
+/// address; for a scalar operand, its value.
 fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
     let out = w.address(2);
     let inputs = [0, 1].map(|i| match sources[i] {
@@ -119,7 +119,7 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
     w.module(kernel, MAXWELL, None)
 }
 
-/// Returns the PTX type with which a kernel loads `unit` bytes at once, and registers for them.
+/// Returns the PTX type and the registers with which a kernel loads `unit` bytes at once.
 pub(super) fn registers(w: &mut Writer, unit: usize) -> (&'static str, Vec<Reg>) {
     let (class, shape, count) = match unit {
         1 => (Class::Bits32, "u8", 1),

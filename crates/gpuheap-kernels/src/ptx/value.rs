@@ -237,8 +237,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     emit!(w, "rcp.approx.ftz.f32 {y}, {y};");
     emit!(w, "mul.rn.f32 {x}, {x}, 0f3F800020;");
     emit!(w, "mul.rn.f32 {x}, {x}, {y};");
-    // From 2^23 on, floats have no fraction. The quotient's sign is removed first, so that the
-    // quotient is rounded towards zero.
+    // Adding 2^23 cuts off the fraction, because floats from 2^23 on have none. The quotient's sign
+    // is removed first, so that the quotient is rounded towards zero.
     emit!(w, "abs.f32 {x}, {x};");
     emit!(w, "add.rz.f32 {x}, {x}, 0f4B000000;");
     emit!(w, "mov.b32 {d}, {x};");

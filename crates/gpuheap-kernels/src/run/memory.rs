@@ -1,4 +1,4 @@
-//! Memory that a kernel reads and writes. A kernel processes its elements in chunks.
+//! Memory that a kernel's Rust code reads and writes, one chunk of elements at a time.
 
 /// Memory that a kernel works on.
 pub trait Memory {

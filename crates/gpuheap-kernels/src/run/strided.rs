@@ -47,7 +47,7 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Writes adjacent elements to places that are a stride apart, and no bytes between the places.
+/// Writes adjacent elements to places a stride apart. Writes no bytes between the places.
 fn scatter(
     memory: &mut AnyMemory<'_>,
     address: u64,

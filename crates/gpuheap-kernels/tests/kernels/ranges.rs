@@ -55,8 +55,8 @@ fn check(launches: Vec<Launch>) {
             into.extend(bytes(&access.region));
         }
         // The kernel's Rust code may also read the gaps between elements. A launch that aggregates
-        // also reports bytes that it touches only sometimes. These are aggregates that no key
-        // names, and the count of bad rows.
+        // by key also reports bytes that it may leave untouched: the aggregates of groups without
+        // rows, and the count of bad rows.
         let is_aggregate = launch.kernel.name().contains("_groups_");
         assert!(is_aggregate || used.read.is_superset(&read), "{launch:?}");
         assert!(is_aggregate || used.written == written, "{launch:?}");

@@ -6,7 +6,7 @@ use gpuheap_kernels::{
 
 use crate::support::*;
 
-/// Returns all pairs of edges, as a list of left sides and a list of right sides.
+/// Returns all pairs of a type's edge values, as a list of left and a list of right operands.
 fn pairs<T: Native>() -> (Vec<T>, Vec<T>) {
     let edges = T::edges();
     edges.iter().flat_map(|a| edges.iter().map(|b| (*a, *b))).unzip()

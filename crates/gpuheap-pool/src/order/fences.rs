@@ -15,7 +15,8 @@ impl Order {
     /// next fence covers this free too.
     ///
     /// If the stream has ended, its last fence covers this free, because the stream has no later
-    /// work. If the ended stream was transient, no fence covers this free.
+    /// work. If the ended stream was transient, only a wait for the whole device completes this
+    /// free.
     #[inline]
     pub fn note_free(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
@@ -38,7 +39,7 @@ impl Order {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         let number = state.count_free(self.moments.as_ref());
-        // Frees of a capture are completed only by the end of the graph.
+        // No fence completes a capture's frees: their memory is kept until the graph has ended.
         if state.transient && !state.retired && !state.is_of_capture() {
             let _ = group_calls(source, |source| self.record(stream.slot(), source));
         }
@@ -46,7 +47,7 @@ impl Order {
     }
 
     /// Sets whether frees from now on count as completed immediately. Tickets of such frees get the
-    /// number 0, and every stream counts as past that number.
+    /// number 0. Streams count frees from 1, so number 0 always counts as completed.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
@@ -117,8 +118,8 @@ impl Order {
         Ok(())
     }
 
-    /// Polls some streams, then makes `stream` wait for the frees. Skips frees for which `stream`
-    /// needs no new wait.
+    /// Makes `stream` wait for the frees with these tickets, after [polling](Order::poll_some) some
+    /// streams. Skips frees for which `stream` needs no new wait.
     ///
     /// # Errors
     ///

@@ -19,8 +19,9 @@
 //! reached. Until then, the newest fence is recorded again and covers later frees too. A stream
 //! that already waits for that fence still waits only for the point recorded before.
 //!
-//! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
-//! is noted with its moment. Once a moment is completed, all frees before it are completed too.
+//! The program's own waits show progress without a fence. Each wait begins a moment
+//! ([`Moments`](crate::Moments)), and each free is noted with its moment. Once a wait completes,
+//! all frees of earlier moments are completed too.
 //!
 //! A stream that is capturing a graph is not fenced and does not wait: both would break the
 //! capture. For other streams, frees on the capturing stream stay in flight until the capture ends.

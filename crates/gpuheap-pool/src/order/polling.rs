@@ -7,12 +7,12 @@ use crate::source::{MemorySource, SourceResult};
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
-/// Free memory that a search found. The stream may use `other` only after a wait.
+/// Free memory that a search found for a stream's request.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<T> {
     /// Memory that the stream may use now.
     pub usable: Option<T>,
-    /// Memory that the stream may use after a wait for its last free, and that free's ticket.
+    /// Memory that the stream may use only after a wait, and the ticket of the free to wait for.
     pub other: Option<(T, Ticket)>,
     /// `true` if the search may find more after a poll shows that frees are completed.
     pub may_grow: bool,

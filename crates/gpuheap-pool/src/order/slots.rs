@@ -20,7 +20,7 @@ pub trait StreamGuard: Send {
     /// Returns `true` if the stream is foreign: made, and later destroyed, by other code.
     fn is_foreign(&self) -> bool;
 
-    /// Returns `true` if the stream will end unannounced.
+    /// Returns `true` if the stream may end without an announcement by the program.
     fn is_unannounced(&self) -> bool;
 
     /// Returns `true` if the stream was retired. Its handle may then be stale.
@@ -43,8 +43,8 @@ pub trait StreamGuard: Send {
     /// frees.
     fn is_of_capture(&self) -> bool;
 
-    /// Returns `true` if the stream may be capturing a graph now. Only for a stream that is
-    /// [of a capture](StreamGuard::is_of_capture).
+    /// Returns `true` if the capture in which the stream was first seen may not have ended. Only
+    /// for a stream that [is of a capture](StreamGuard::is_of_capture).
     fn may_capture(&self) -> bool;
 }
 
@@ -65,8 +65,7 @@ pub struct Order {
     /// so old tickets stay valid. If a block of the old stream is freed later, the free counts as a
     /// free on the new stream. Then the block may be reused later than necessary, never too early.
     pub(super) spare: Vec<usize>,
-    /// Slot for detached frees: frees on a stream that ended unannounced and whose slot belongs to
-    /// a new stream.
+    /// Slot for detached frees: frees on a transient stream that has ended.
     pub(super) detached: Option<usize>,
     /// Progress shown by the program's own waits.
     pub(super) moments: Option<Arc<Moments>>,
@@ -85,9 +84,9 @@ pub struct Order {
 /// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of [moments](Moments) in which a stream's frees are noted. If there are more,
-/// frees of the oldest moment count as frees of the next moment. A stream reaches the maximum only
-/// if the program waits often without calling the heap between the waits.
+/// Maximum number of [moments](Moments) in which a stream's frees are noted. If there are more, the
+/// frees of the two oldest moments count as frees of the later one. A stream reaches the maximum
+/// only if the program waits often without calling the heap between the waits.
 const MOST_MOMENTS: usize = 8;
 
 #[derive(Default)]
@@ -115,8 +114,8 @@ pub(super) struct Slot {
     /// [Moments](Moments) in which frees were made that may be incomplete, oldest first. Each has
     /// the number of the last free in that moment.
     pub(super) moments: VecDeque<(u64, u64)>,
-    /// Number of the last free on each other stream that this stream already waits for, keyed by
-    /// the other stream's slot.
+    /// Numbers of frees on other streams, keyed by the other stream's slot. This stream already
+    /// waits for each of these frees and for all frees before it.
     pub(super) after: FxHashMap<u32, u64>,
 }
 
@@ -169,7 +168,7 @@ impl Slot {
         }
     }
 
-    /// Returns `true` if memory freed on the stream is kept for a graph.
+    /// Returns `true` if the stream is of a capture: memory freed on it is kept for the graph.
     pub(super) fn is_of_capture(&self) -> bool {
         self.guard.as_ref().is_some_and(|guard| guard.is_of_capture())
     }
@@ -290,12 +289,12 @@ impl Order {
         self.streams[stream.slot()].transient
     }
 
-    /// Returns `true` if memory freed on the stream is kept for a graph.
+    /// Returns `true` if the stream is of a capture: memory freed on it is kept for the graph.
     pub fn is_of_capture(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].is_of_capture()
     }
 
-    /// Returns the guards of the foreign streams that the heap knows.
+    /// Returns the guard of each foreign stream (made by another library) that the heap knows.
     pub fn foreign_guards(&self) -> impl Iterator<Item = &dyn StreamGuard> {
         let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_deref());
         guards.filter(|guard| guard.is_foreign())
@@ -350,8 +349,8 @@ impl Order {
 
     fn retire_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if let Some(moments) = &self.moments {
-            // Progress is noted before the guard is dropped, because the guard records the
-            // progress.
+            // The guard has the stream's progress, so the progress is noted before the guard is
+            // dropped.
             self.streams[slot].note_progress(moments, source);
         }
         if !self.streams[slot].transient {
@@ -369,16 +368,16 @@ impl Order {
         Ok(())
     }
 
-    /// Returns the stream whose order covers `stream`: `stream` itself, or a newer stream in its
-    /// slot. Returns `None` if neither stream takes work.
+    /// Returns the stream that has the slot of `stream` now: `stream` itself, or a newer stream.
+    /// Returns `None` if that stream takes no work, or if `stream` was transient and has ended.
     #[inline]
     pub fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired && !self.is_detached(stream)).then(|| self.stream_in(stream.slot()))
     }
 
-    /// Returns [`current`](Order::current), or `None` if the stream is transient. Callers use this
-    /// after the program's call with the stream has ended.
+    /// Returns [`current`](Order::current), or `None` if that stream is transient. Its handle is
+    /// valid only during the program's call with it, and that call may have ended.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)
@@ -390,17 +389,17 @@ impl Order {
         self.streams.len()
     }
 
-    /// Returns `true` if the stream ended unannounced. No fence covers its last work, not even a
-    /// fence of a newer stream in its slot. Frees of its blocks are therefore counted on a
-    /// [separate stream](Order::detached_stream).
+    /// Returns `true` if the stream was transient and has ended. No fence covers its last work, not
+    /// even a fence of a newer stream in its slot. Frees of its blocks therefore get their numbers
+    /// from a [separate stream](Order::detached_stream).
     #[inline]
     pub(super) fn is_detached(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
         state.transient && (state.retired || state.generation != stream.generation)
     }
 
-    /// Returns the stream for detached frees. These frees are completed once all work of the device
-    /// is completed.
+    /// Returns the stream that numbers the frees on ended transient streams. These frees are
+    /// completed once all work of the device is completed.
     pub fn detached_stream(&mut self) -> StreamRef {
         let slot = *self.detached.get_or_insert_with(|| {
             let state = Slot { retired: true, transient: true, ..Default::default() };

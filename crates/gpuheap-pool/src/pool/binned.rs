@@ -84,8 +84,8 @@ impl Policy for Binned {
         while released < target {
             let left = target - released;
             let covering = bin(left).min(self.bins.len());
-            // Releases one block of the smallest bin whose blocks cover the rest of the target. If
-            // no block is that large, releases blocks of the largest bin that is not empty.
+            // Releases one block of at least `left` bytes, from the smallest bin with such blocks.
+            // If no block is that large, releases blocks of the largest bin that is not empty.
             let mut next = 0;
             for at in (covering..self.bins.len()).chain((0..covering).rev()) {
                 let most = if at >= covering { 1 } else { left >> at << at };

@@ -20,9 +20,9 @@ pub struct Direct {
     /// Segments that were freed but not given back, because their stream is capturing a graph or a
     /// driver call failed.
     waiting: Vec<(Ticket, Segment)>,
-    /// Number of each stream's last free that was passed to a pool of the driver, keyed by the
-    /// stream's slot. Until the stream reaches that free, the pool cannot give back the freed
-    /// memory to the device.
+    /// Last free of each stream that was passed to a pool of the driver: the free's number, keyed
+    /// by the stream's slot. Until the stream's work before that free is completed, the pool cannot
+    /// give back the freed memory to the device.
     given: FxHashMap<usize, u64>,
 }
 

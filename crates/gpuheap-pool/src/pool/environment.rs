@@ -111,15 +111,15 @@ impl Environment<'_> {
         Ok(chunk)
     }
 
-    /// Returns the reserved bytes before a driver call, for
-    /// [`note_grant`](Environment::note_grant). Returns `None` if no refusal of the driver is
+    /// Returns the reserved bytes before a driver call. [`note_grant`](Environment::note_grant)
+    /// compares them with the bytes after the call. Returns `None` if no refusal of the driver is
     /// recorded.
     fn before_grant(&mut self) -> Option<u64> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops a recorded refusal if this grant disproves it: the driver has taken memory from the
-    /// device, and reports no more free bytes than `refused_margin`.
+    /// Drops the recorded refusal if this grant disproves it. The refused request would have left
+    /// `refused_margin` bytes free, and this grant has left no more.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without memory from the device.
@@ -185,8 +185,8 @@ pub struct Headroom {
 }
 
 impl Headroom {
-    /// Returns the headroom of a heap over `source`. Memory that other programs use on the device
-    /// does not count as left.
+    /// Returns the headroom of a heap that takes memory from `source`. Memory that other programs
+    /// use on the device is not left to reserve.
     pub fn from_source(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
         let (Ok((free, _)), Ok(reserved)) = (source.device_memory(), source.reserved()) else {
             return Headroom::default();

@@ -97,7 +97,7 @@ impl FreeList {
         self.blocks.is_empty()
     }
 
-    /// Returns the bytes of blocks whose frees are stuck.
+    /// Returns the bytes of blocks whose frees are stuck: no wait can complete them now.
     pub(super) fn stuck(&self, stuck: &Stuck) -> u64 {
         let is_stuck = |(ticket, _): &&(Ticket, Segment)| stuck.holds(*ticket);
         self.blocks.iter().filter(is_stuck).map(|(_, segment)| segment.bytes).sum()

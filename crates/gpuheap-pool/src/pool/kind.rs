@@ -145,9 +145,9 @@ impl CacheRules {
                 small_shared: u64::MAX,
                 large: false,
             }),
-            // The limits are small because a thread reuses its blocks without best fit. For larger
-            // blocks, caching costs `gpt_train_short` 0.06 to 0.15 of utilisation and
-            // `serve_threads` 0.03 to 0.1.
+            // The limits of small blocks are low, because a thread reuses its blocks without best
+            // fit. Caching larger blocks costs the trace `gpt_train_short` 0.06 to 0.15 of
+            // utilisation, and `serve_threads` 0.03 to 0.1.
             PoolKind::Split => Some(CacheRules {
                 rounding: Rounding::Units,
                 small: 256 << 10,

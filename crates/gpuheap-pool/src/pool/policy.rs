@@ -114,14 +114,14 @@ pub struct Outlook<'a> {
     pub stuck: &'a Stuck,
 }
 
-/// Forecast of a policy for one request, as if all frees except stuck frees were completed.
+/// Forecast of a policy for one request, as if all but [stuck](Stuck) frees were completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
     /// Amounts that the policy would try to take from the driver with the present cache, in this
     /// order. If the driver has memory for none of them, the policy gives back cached memory for
     /// the request.
     pub takings: Vec<Taking>,
-    /// `true` if a cached block holds the request in one piece.
+    /// `true` if cached memory can serve the request as one block.
     pub is_cached: bool,
     /// Least bytes that the policy would take from the driver if the request is not cached.
     pub take: u64,
@@ -130,7 +130,7 @@ pub struct Forecast {
     pub take_whole: u64,
     /// Segments without a live block. They could be given back to the driver.
     pub spare: Vec<Segment>,
-    /// Largest free piece in bytes, outside the segments of `spare`.
+    /// Bytes of the largest free piece that is left if all segments in `spare` are given back.
     pub largest_left: u64,
     /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
     pub stuck: u64,
@@ -142,14 +142,14 @@ pub struct Forecast {
 /// One amount of memory that a policy would try to take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// Bytes to take; zero if a cached block holds the request.
+    /// Bytes to take from the driver; zero if cached memory serves the request.
     pub bytes: u64,
     /// Least bytes that the policy gives back to the driver before it takes `bytes`.
     pub after: u64,
 }
 
 impl Taking {
-    /// Returns a `Taking` of `bytes`, with nothing given back first.
+    /// Returns a `Taking` of `bytes` before which the policy gives back nothing.
     pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
@@ -157,8 +157,8 @@ impl Taking {
 
 /// A policy decides how free blocks are kept and found. Calls for one policy never overlap.
 pub trait Policy: Send {
-    /// Allocates a block of at least `bytes`, not zero, for use on `stream`, ordered after the work
-    /// enqueued there. The block comes from the cache, else from the driver.
+    /// Allocates a block of at least the requested bytes for use on the request's stream, ordered
+    /// after the work enqueued there. The block comes from the cache, else from the driver.
     ///
     /// If the call fails, memory that it took from the driver stays cached and counted.
     fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted;
@@ -193,10 +193,12 @@ pub trait Policy: Send {
     /// in use. Returns the bytes given back.
     fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
-    /// Forecasts a request of `bytes`, not zero, as if all frees except stuck frees were completed.
+    /// Forecasts a request of `bytes` (never zero), as if all but [stuck](Stuck) frees were
+    /// completed.
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
 
-    /// Returns the memory that is not in use. [`Cached::on_other_streams`] is counted for `stream`.
+    /// Returns the cached memory. [`Cached::on_other_streams`] counts the bytes for which `stream`
+    /// would have to wait.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
 
     /// Returns the memory that live blocks hold.

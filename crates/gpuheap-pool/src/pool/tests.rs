@@ -224,7 +224,8 @@ impl World {
                         None => policy.release(bytes, env),
                     });
                 }
-                // The last stream is transient. A heap never queries it, so it does not capture.
+                // The last stream is transient. A heap never queries whether such a stream captures
+                // a graph, so no capture begins on it here.
                 Action::Capture { stream } if stream == STREAMS - 1 => {}
                 Action::Capture { stream } => {
                     let ended = self.model.capturing.is_some();

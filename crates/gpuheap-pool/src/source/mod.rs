@@ -102,7 +102,7 @@ pub type Waiter = Box<dyn FnOnce() -> SourceResult + Send>;
 /// Fences are made by [`record`](MemorySource::record) and freed by
 /// [`forget`](MemorySource::forget).
 pub trait MemorySource: Send {
-    /// Takes `bytes`, not zero, for use on `stream`, ordered after the work enqueued there.
+    /// Takes `bytes` (never zero) for use on `stream`, ordered after the work enqueued there.
     fn take(&mut self, bytes: u64, stream: StreamRef) -> SourceResult<Segment>;
 
     /// Gives back a segment whose last use is completed.
@@ -134,8 +134,8 @@ pub trait MemorySource: Send {
     /// were given back and the driver kept none of them.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64>;
 
-    /// Returns how many of the [`regained`](MemorySource::regained) bytes the driver may keep:
-    /// other memory may share a granule of the device with these segments.
+    /// Returns how many of the [`regained`](MemorySource::regained) bytes the driver may keep after
+    /// all, because other memory shares a granule of the device with these segments.
     fn may_stay(&mut self, _segments: &[Segment]) -> SourceResult<u64> {
         Ok(0)
     }
@@ -161,7 +161,7 @@ pub trait MemorySource: Send {
     /// immediately and waits for the fill.
     fn zero(&mut self, address: u64, bytes: u64, stream: Option<StreamRef>) -> SourceResult;
 
-    /// Returns the maximum number of bytes that could ever be taken.
+    /// Returns the number of bytes that could be taken from the source if nothing else used memory.
     fn capacity(&self) -> u64;
 
     /// Returns the free and the total bytes of the device, counting all processes. For pinned
@@ -201,7 +201,7 @@ pub trait MemorySource: Send {
     /// Frees the fence.
     fn forget(&mut self, fence: Fence);
 
-    /// Begins a group of driver calls that enters and leaves the driver once.
+    /// Begins a group of driver calls. The heap's context is made current only once for the group.
     /// [`end_calls`](MemorySource::end_calls) ends the group, on the same thread and before control
     /// returns to the program.
     fn begin_calls(&mut self) {}
@@ -213,8 +213,8 @@ pub trait MemorySource: Send {
     /// still be in use. It is freed when the context or the process ends.
     fn leave(&mut self) {}
 
-    /// Frees all memory that a reset of the context did not free. Live memory is freed too, because
-    /// it is no longer usable.
+    /// Frees all memory that a reset of the context left allocated, if the source takes such
+    /// memory. Live memory is freed too, because it is no longer usable.
     fn after_reset(&mut self) {}
 
     /// Returns the calls for physical memory and addresses; `None` if this source has none.

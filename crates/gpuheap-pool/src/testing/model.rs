@@ -33,12 +33,12 @@ pub struct Model {
     taken: BTreeMap<u64, Segment>,
     reserved: u64,
     reserved_peak: u64,
-    /// Vector clock of each stream, by slot. It records the work that the stream comes after. In
-    /// its own clock, a stream's entry counts the work of that stream.
+    /// Vector clock of each stream, by slot. It counts the work of every other stream that must be
+    /// done before the stream's next work. In its own clock, a stream's entry counts its own work.
     clocks: Vec<Clock>,
     /// Work done on each stream, by slot.
     done: Clock,
-    /// `true` if work is done as soon as it is noted.
+    /// `true` if work is done as soon as a test enqueues it.
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
@@ -106,7 +106,7 @@ impl Model {
         self.clocks[stream.slot()].clone()
     }
 
-    /// Completes all work noted on a stream so far, and the work of other streams that came before.
+    /// Completes all work enqueued on a stream so far, and the work that comes before it.
     pub fn complete(&mut self, slot: usize) {
         let clock = self.clock(slot).clone();
         self.note_done(&clock);

@@ -10,9 +10,9 @@
 True
 
 Importing this package opens no device and imports no GPU library. It loads the extension module at
-the first use of a name that needs it. The modules for PyTorch, CuPy, Numba, RMM, cuda.core,
-PyCUDA, Dask and Ray are `gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use.
-`gpuheap.install()` installs the heap in each library that is installed.
+the first use of a name that needs it. The modules for PyTorch, CuPy, Numba, RMM, cuda.core, PyCUDA,
+Dask and Ray are `gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use.
+`gpuheap.install()` makes each installed library allocate from gpuheap's heap.
 """
 
 from __future__ import annotations

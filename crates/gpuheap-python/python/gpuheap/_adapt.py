@@ -124,8 +124,7 @@ class Walk:
         self.leaf = leaf
         # Replaced objects and their replacements, keyed by the original's `id`.
         self.done: dict[int, tuple[Any, Any]] = {}
-        # Containers whose parts are being replaced, the outermost first. The structure keeps them
-        # alive.
+        # Containers whose parts are being replaced, the outermost first, and their `id`s.
         self.open: list[Open] = []
         self.open_numbers: set[int] = set()
         # Key, index or field of the current part in the innermost open container.
@@ -152,8 +151,8 @@ class Walk:
             raise
 
     def begin(self, part: Any) -> tuple[bool, Any]:
-        """Replaces a part, or opens it if it is a container. Returns `True` and the replacement if
-        the part was replaced, or `False` and `None` if it was opened."""
+        """Replaces a part of the structure. Only opens a container, because its parts are replaced
+        first. Returns `True` and the replacement, or `False` and `None` for an opened container."""
         key = id(part)
         if key in self.done:
             return True, self.done[key][1]
@@ -171,8 +170,7 @@ class Walk:
         return True, made
 
     def end(self) -> Any:
-        """Closes the innermost open container. Returns its replacement, made of the replaced
-        parts."""
+        """Closes the innermost open container. Returns a container of its parts' replacements."""
         inner = self.open.pop()
         self.step = inner.step
         key = id(inner.container)
@@ -209,7 +207,7 @@ def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
 
 
 def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
-    """Makes a container like `part` from the parts `made`."""
+    """Makes a container of the same type as `part`, with `made` in place of `parts`."""
     kind = type(part)
     if isinstance(part, (list, tuple)):
         return kind(*made) if hasattr(part, "_fields") else kind(made)

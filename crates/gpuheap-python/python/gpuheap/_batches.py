@@ -120,8 +120,8 @@ class Batches(Iterator[Any]):
         return batch
 
     def _without_rows(self) -> Any:
-        """Returns an empty table with the source's columns, for a source that yielded no batch.
-        Makes the table from an empty part of the source; `None` if the source yielded no part."""
+        """Returns an empty table with the source's columns, for a source without rows. Copies the
+        columns from a part without rows; `None` if the source yielded no such part."""
         empty = getattr(self._source, "empty", None)
         if empty is None:
             return None

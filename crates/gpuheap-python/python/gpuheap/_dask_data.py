@@ -110,7 +110,8 @@ class Packed:
 
 
 class Sent(Packed):
-    """A packed value for a client. It is unpacked on receipt, even in a process with workers."""
+    """A packed value for a client. It is unpacked on receipt even if the process also has workers,
+    because the client's program uses the value itself."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpacked, super().__reduce__()[1]
@@ -179,7 +180,7 @@ class Data(MutableMapping[Any, Any]):
         self._spare = 0
         #: Bytes that were moved from the device to the host.
         self.moved = 0
-        # Keys whose packing failed. They stay on the device.
+        # Keys of results that could not be packed. These results stay on the device.
         self._failed: set[Any] = set()
         _in_process.add(self)
 
@@ -259,7 +260,8 @@ class Data(MutableMapping[Any, Any]):
         if heap is None:
             return
         most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
-        # Bounds the spare memory, so that one large request does not move all results to the host.
+        # Tasks that ran out of memory set `_spare`, the bytes to keep free. At most half of the
+        # limit is kept free, so that one large request does not move all results to the host.
         spare = min(self._spare, most // 2)
         excess = heap.stats()["live"] + nbytes + spare - most
         if excess > 0:

@@ -44,8 +44,8 @@ class DryRun:
 
     #: `True` if the function fits on every card.
     fits: bool
-    #: `"fits"`, `"fits_as_far_as_known"` (results of kernels decided sizes), `"oversubscribed"` or
-    #: `"does_not_fit"`.
+    #: `"fits"`, `"fits_as_far_as_known"` (sizes depended on kernels' results, and a dry run has no
+    #: such results), `"oversubscribed"` or `"does_not_fit"`.
     outcome: str
     #: Results by card, in the order of the request.
     cards: tuple[CardFit, ...]

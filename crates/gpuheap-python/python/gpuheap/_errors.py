@@ -99,7 +99,7 @@ class Bug(Error):
     kind = "Bug"
 
 
-# Programs and tracebacks show these classes as members of the package.
+# Makes tracebacks print `gpuheap.OutOfMemory`, without the name of this private module.
 for _public in (
     Error,
     OutOfMemory,

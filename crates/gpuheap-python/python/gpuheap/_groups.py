@@ -162,12 +162,12 @@ class Groups:
             yield work.table(chunk)
 
     def table(self) -> Table:
-        """All groups as one table on the device."""
+        """Returns all groups of rows, with their aggregates, as one table on the device."""
         return next(self.tables((1 << 32) - 2))
 
     def to_pandas(self) -> Any:
-        """All groups as a pandas DataFrame, with the keys as its index. Needs pyarrow. Uploads at
-        most 2^20 groups at a time."""
+        """Returns all groups as a pandas DataFrame, with the keys as its index. Needs pyarrow. The
+        groups pass through the device, at most 2^20 groups at a time."""
         import pandas
         import pyarrow
 

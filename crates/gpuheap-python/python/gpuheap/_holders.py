@@ -226,8 +226,8 @@ class _Search:
         self.threads = {id(thread): _frames.name_of(thread) for thread in threading.enumerate()}
         self.running = {id(frame) for _, frame in _frames.running_frames()}
         self._walk(targets)
-        # Read `id`s only now that `nodes` holds all objects: the `id` of an ended object may be
-        # reused.
+        # The code below finds objects by `id`. It runs only now that `nodes` keeps all objects
+        # alive, because the `id` of an ended object may be reused.
         names = _frames.thread_names()
         self.handled = _handled(names)
         self.locals: dict[int, list[tuple[str, str]]] = {}
@@ -285,7 +285,7 @@ class _Search:
         )
 
     def holders_of(self, target: int) -> list[Holder]:
-        """Returns for each name the shortest path from the name to an object."""
+        """Returns the names that reach an object, each with the shortest path to the object."""
         found: list[Holder] = []
         # Paths from a node to the target, the shortest first.
         ways: list[tuple[int, ...]] = [(target,)]

@@ -33,7 +33,7 @@ class Installed:
     def __init__(
         self, heaps: list[_heap.Heap], before: _heap.Heap | None, given: tuple[Any, ...]
     ) -> None:
-        #: Heap of the first device, and the default heap.
+        #: Heap of the first device. The same heap is the default heap.
         self.heap = heaps[0]
         #: Heaps of all devices, keyed by the device's name.
         self.heaps = {heap.device.name: heap for heap in heaps}
@@ -59,7 +59,7 @@ class Installed:
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _failures(self) -> dict[str, str]:
-        """Returns the libraries that are imported and not served, each with the reason."""
+        """Returns the imported libraries that take no memory from a heap, each with the reason."""
         failed = {name: found.text for name, found in self.libraries.items() if not found.done}
         return {name: text for name, text in failed.items() if _LIBRARIES[name][0] in sys.modules}
 

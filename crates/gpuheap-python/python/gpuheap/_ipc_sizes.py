@@ -13,7 +13,7 @@ from typing import Any
 
 def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
     """Yields the decoded size of each record batch of a mapped file. Counts only the chosen
-    columns. The size is 0 if the batch is not compressed."""
+    columns. Yields 0 for a batch that is not compressed, because nothing is decoded."""
     schema = pyarrow.ipc.open_file(source).schema
     source.seek(0)
     whole = source.read_buffer()
@@ -28,7 +28,7 @@ def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterato
 
 def of_stream(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
     """Yields the decoded size of each record batch of a mapped stream. Counts only the chosen
-    columns. The size is 0 if the batch is not compressed."""
+    columns. Yields 0 for a batch that is not compressed, because nothing is decoded."""
     reader = pyarrow.ipc.MessageReader.open_stream(source)
     schema = pyarrow.ipc.read_schema(reader.read_next_message())
     for message in reader:
@@ -54,7 +54,8 @@ def _of_message(pyarrow: Any, message: Any, schema: Any, columns: Sequence[str] 
         count = 0 if is_null else len(pyarrow.nulls(0, field.type).buffers())
         chosen += [columns is None or field.name in columns] * count
     if len(chosen) != len(sizes):
-        # Some types have more buffers than `nulls` shows. Count all columns then.
+        # Arrays of some types have more buffers than `pyarrow.nulls` makes. The buffers then cannot
+        # be assigned to columns, so count all columns.
         return sum(sizes)
     return sum(size for size, is_chosen in zip(sizes, chosen) if is_chosen)
 

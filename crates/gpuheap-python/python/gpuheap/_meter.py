@@ -50,7 +50,7 @@ class Meter:
             cuda.reset_peak_memory_stats(device)
 
     def read(self) -> Reading:
-        """Returns the use so far. The meter keeps measuring."""
+        """Returns the use of GPU memory since the meter was made. The meter keeps measuring."""
         found: dict[str, tuple[int, int]] = {}
 
         def add(name: str, peak: int, kept: int) -> None:
@@ -64,7 +64,7 @@ class Meter:
         heaps = _heap.known_heaps() if self._is_default else measured
         new = [heap for heap in heaps if heap not in measured]
         for heap in new:
-            # The meter did not know this heap when it began, so all of the heap's memory counts.
+            # The heap was not known when the meter was made, so all of the heap's memory counts.
             stats = heap.stats()
             add(heap.device.name, stats["live_peak"], stats["live"])
         for device, cuda in self._torch_devices():

@@ -34,7 +34,7 @@ def adaptors(device: _gpuheap.Device) -> list[dict[str, Any]]:
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """Returns the figures of an adaptor as a line of text."""
+    """Returns the figures of one RMM adaptor, such as its live bytes, as a line of text."""
     name = f"RMM's {figures['adaptor']}"
     if "file" in figures:
         return f"{name}: writes {figures['file']}; gpuheap report reads it"

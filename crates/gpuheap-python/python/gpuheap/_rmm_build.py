@@ -136,7 +136,7 @@ def _library() -> Path:
 
 
 def native() -> Any:
-    """Loads the native resource. Returns `None` if it was not built, or does not work here."""
+    """Loads RMM's native memory resource. Returns `None` if it was not built or does not work."""
     return _loaded(_library())
 
 

@@ -659,7 +659,7 @@ def _maker(library: str, name: str) -> Callable[[Any], Any]:
 
 def _to_pandas(table: Table) -> Any:
     if table._field.columns is not None:
-        # The metadata of an upload names pandas' index and types.
+        # The metadata of an upload names pandas' index and types, so pyarrow restores them.
         return _pyarrow().table(table).to_pandas()
     import pandas
 

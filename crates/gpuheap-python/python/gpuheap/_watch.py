@@ -205,7 +205,7 @@ class _History:
             row = now.get(name, Row(name, 0, 0))
             points = self.curves.setdefault(name, [])
             point = (seconds, row.live, row.cached)
-            # The last point is always the newest one.
+            # Each point stands for `_skip` readings. The last point has the newest reading.
             if points and self._taken % self._skip:
                 points[-1] = point
             else:
@@ -273,9 +273,9 @@ def _cupy() -> list[Row]:
         except Exception as error:
             rows.set_exception(error)
 
-    # The pool reports the thread's current device, so `_pools` makes each device current. Making
-    # this thread's earlier device current again would open a context there. A short-lived thread
-    # reads the pool, because it need not switch back.
+    # CuPy's pool reports only the current device, so `_pools` makes each device current in turn. On
+    # this thread, the earlier device would then have to be made current again, and that could open
+    # a context on it. A short-lived thread need not switch back.
     threading.Thread(target=read).start()
     return [row for row in rows.result() if row.live + row.cached]
 

@@ -208,7 +208,8 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
         send: Callable[[Any], Any] = packed
         if comm.peer_address.startswith("inproc://"):
             # Within a process, Dask passes values on without serializing them, so an `Unsendable`
-            # would raise no error. Read the values here, before `get_data` begins the transfer.
+            # (an error that serializing raises) would raise nothing. Read the values here, before
+            # `get_data` begins the transfer that an error would leave open.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
             is_packed = any(worker.address == who for worker in workers)
             read = partial(data.packed, form=Packed) if is_packed else data.__getitem__

@@ -47,7 +47,7 @@ class GpuMagics(Magics):
         """Runs the cell and records its allocations into the named file, by default `cell.gph`.
         Prints the command that reports them.
 
-        Records the heaps that `gpuheap.record` records.
+        Records the default heap and all heaps of `gpuheap.install`.
         """
         with record(" ".join(shlex.split(line)) or "cell.gph") as recording:
             self.shell.run_cell(cell)  # type: ignore[union-attr]

@@ -5,7 +5,8 @@ foreign allocator.
     gpuheap.jax.configure(fraction=0.2)     # before JAX opens the GPU
     import jax
 
-A heap counts JAX's memory as foreign. DLPack exchanges arrays without a copy.
+A heap counts JAX's memory as foreign: in use by others. DLPack passes arrays between JAX and
+gpuheap without a copy.
 """
 
 from __future__ import annotations

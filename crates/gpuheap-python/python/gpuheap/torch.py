@@ -16,8 +16,8 @@ that a capture allocated serves only the pool of that graph until the graph is d
 counts as live until then.
 
 If memory runs out, an allocation raises `torch.OutOfMemoryError`. Its text begins with "CUDA out of
-memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read the error. Wheels of
-PyTorch before 2.7 have an older C++ interface, and raise a `RuntimeError` with the same text.
+memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read the error. With
+wheels of PyTorch before 2.7, the error is a `RuntimeError` with this text.
 """
 
 # Type checkers confuse the library `torch` with this module of the same name.

@@ -29,7 +29,7 @@ enum Axis {
 }
 
 impl Part {
-    /// Reads the part of `window` that an index selects.
+    /// Parses an index. Returns the part of `window` that the index selects.
     pub(crate) fn parse(window: &Window, index: &Bound<'_, PyAny>) -> PyResult<Part> {
         let axes = axes(window, index)?;
         Ok(match without_gaps(window, &axes) {

@@ -820,7 +820,7 @@ impl Array {
         self.window.bytes()
     }
 
-    /// Downloads the bytes of the elements to `target`, which has this size. Waits for the GPU.
+    /// Downloads the elements to `target`, of `size_in_bytes` bytes. Waits for the GPU.
     pub(crate) fn read_into(&self, py: Python<'_>, target: &mut [u8]) -> PyResult<()> {
         let window = self.window(py)?;
         self.held.owner.work(py, || window.raw()?.read_into(target))

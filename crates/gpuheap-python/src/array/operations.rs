@@ -43,8 +43,8 @@ enum Compared {
 }
 
 impl Comparison {
-    /// Reduces the comparison of elements of `kind` with `number` to a comparison that the core can
-    /// run. Compares the values, whatever type `number` has.
+    /// Converts the comparison of elements with `number` to a comparison with a number of their
+    /// type `kind`, or to one result for all elements. Compares by value, not by type.
     fn against(self, kind: Kind, number: Number) -> Compared {
         match (kind, number) {
             (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),
@@ -81,7 +81,7 @@ impl Comparison {
         }
     }
 
-    /// Reduces the comparison of integer or mask elements with the whole number `int`. If `int` is
+    /// Converts the comparison of integer or mask elements with the whole number `int`. If `int` is
     /// outside of the type's range, the result is the same for all elements.
     fn with_whole(self, kind: Kind, int: i128) -> Compared {
         let bits = 8 * kind.size() as u32;
@@ -97,7 +97,7 @@ impl Comparison {
         }
     }
 
-    /// Reduces the comparison of float elements with `number`. A finite number beyond the type's
+    /// Converts the comparison of float elements with `number`. A finite number beyond the type's
     /// finite range is treated as a value between the type's largest element and infinity.
     fn with_float(self, kind: Kind, number: Number) -> Compared {
         let value = match number {
@@ -213,8 +213,8 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     }
     let copy;
     let right = match right {
-        // The windows overlap and differ. Read a copy of the source, because the operation's writes
-        // would change the source.
+        // The two arrays share memory but are different views. Read a copy of the right array,
+        // because writes to the left array would change the right array.
         Side::Array(source) if source.shares(left) && !source.is_same(left) => {
             copy = Side::Array(copied(source, None)?);
             &copy
@@ -336,7 +336,7 @@ pub(crate) fn reduce_axis(op: Reduction, window: &Window, axis: usize) -> Result
     }
 }
 
-/// Returns whether all elements of a mask are true, or whether any element is true.
+/// Returns whether all elements of a mask are true. Without `all`, returns whether any is true.
 pub(crate) fn reduce_mask(
     py: Python<'_>,
     owner: &Owner,

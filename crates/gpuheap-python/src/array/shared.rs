@@ -37,7 +37,7 @@ impl SharedMemory {
         }
     }
 
-    /// Size of the whole memory in bytes; 0 if no array refers to it.
+    /// Size of the memory in bytes, the parts of other arrays included; 0 if no array refers to it.
     #[getter]
     fn nbytes(&self) -> usize {
         self.held.upgrade().map_or(0, |held| held.bytes())

@@ -100,7 +100,7 @@ impl Budget {
     }
 
     /// Returns name, free bytes and limit of the innermost scope whose limit refuses `bytes`.
-    /// Returns `None` if the budgets allow the request.
+    /// Returns `None` if all scopes' limits allow the request.
     pub(crate) fn shortage(&self, bytes: u64) -> Option<(&str, u64, u64)> {
         let full = self.counts.of_heap().find(|scope| !scope.allows(bytes))?;
         let limit = full.limit_now()?;
@@ -113,8 +113,8 @@ fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Accou
     if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }
 
-/// Returns whether the innermost frame belongs to a hook that requests memory for its library. If C
-/// calls the code without any Python frame, returns `false`.
+/// Returns whether the innermost Python frame belongs to a hook, a module that requests memory for
+/// another library. Returns `false` if C code made the request without any Python frame.
 fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
     let Some(frame) = innermost_frame(py) else { return Ok(false) };
     let globals = frame.getattr(intern!(py, "f_globals"))?;

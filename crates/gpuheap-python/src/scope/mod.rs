@@ -31,10 +31,10 @@ pub(crate) use owned::Holder;
 pub(crate) struct Account {
     pub(crate) counts: Arc<Counts>,
     extent: Extent,
-    /// `true` if the context had a resting scope when this scope was opened: the scope of a
-    /// suspended generator or coroutine. Its generator may be resumed inside this scope.
+    /// `true` if the Python context had a resting scope (the scope of a suspended generator or
+    /// coroutine) when this scope was opened. The generator may be resumed inside this scope.
     has_resting: bool,
-    /// The context's latest scope before this scope.
+    /// The scope that the Python context had when this scope was opened.
     before: Mutex<Option<Py<Account>>>,
 }
 
@@ -71,7 +71,7 @@ impl Account {
         &self.counts.heap
     }
 
-    /// Returns the context's latest scope before this scope.
+    /// Returns the latest scope that the Python context had before this scope.
     fn before(&self, py: Python<'_>) -> Option<Py<Account>> {
         lock(&self.before).as_ref().map(|before| before.clone_ref(py))
     }
@@ -191,7 +191,7 @@ pub(crate) fn _innermost_scope(py: Python<'_>) -> PyResult<Option<Py<Account>>> 
     innermost(py, None)
 }
 
-/// Returns the calling context's latest scope. The scope may be closed or resting (suspended).
+/// Returns the Python context's latest scope. The scope may be closed or resting (suspended).
 fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let current = CURRENT.get_or_try_init(py, || {

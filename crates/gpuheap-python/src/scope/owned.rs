@@ -5,13 +5,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashMap;
 
-/// Minimum number of entries at which ended objects are dropped.
+/// Minimum number of entries at which the entries of ended objects are dropped.
 const PRUNE: usize = 64;
 
 /// A reference to a Python object that has device memory. The reference keeps no memory alive.
 pub(crate) struct Holder {
     object: Reference,
-    /// Number that no other holder has while this holder exists.
+    /// Number that identifies the object. Arrays that share memory have the same number.
     pub(crate) number: usize,
     /// Returns whether the memory of the object was freed.
     is_freed: fn(&Bound<'_, PyAny>) -> bool,
@@ -59,7 +59,7 @@ pub(crate) struct Owned {
     /// Holders of the objects, keyed by number. A later holder has a larger sequence number.
     holders: FxHashMap<usize, (u64, Holder)>,
     added: u64,
-    /// Number of holders at which ended objects are dropped.
+    /// Number of holders at which the holders of ended objects are dropped.
     prune_at: usize,
 }
 

@@ -246,7 +246,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns the memory in MiB that a context takes, by the rule at the top of the data file.
+/// Returns the memory in MiB that a context takes, by the rule at the top of `cards.csv`.
 fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
     const LEAST: f64 = 64.0;
     let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };

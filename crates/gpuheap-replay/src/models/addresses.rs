@@ -50,7 +50,7 @@ impl Addresses {
         }
     }
 
-    /// Returns an address for an allocation of `bytes` that does not grow.
+    /// Returns the address of a new segment of `bytes` that will not grow in place.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if let Some((address, recorded)) = self.recorded.pop_front() {
             if recorded == bytes && address.checked_add(bytes).is_some() {

@@ -22,8 +22,8 @@ const POOL_CHUNK: u64 = 32 << 20;
 pub struct Cuda {
     books: Books,
     live: Live<LiveSpan>,
-    /// Free pieces of the granules that small allocations share. The start of each granule is a
-    /// head, so pieces of two granules never merge.
+    /// Free pieces of the granules that small allocations share. The piece at the start of a
+    /// granule never merges with the piece before it.
     small: FreeSpans,
     next_granule: u64,
 }

@@ -52,7 +52,7 @@ pub trait Model {
         true
     }
 
-    /// Returns the counts and the driver calls that the model keeps.
+    /// Returns the model's figures, and the list of its driver calls.
     fn books(&self) -> &Books;
 
     /// Ends the pending state of a freed block, because all streams have completed their work on

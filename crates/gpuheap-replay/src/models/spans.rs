@@ -58,7 +58,7 @@ impl FreeSpans {
         self.by_place.get(&place).map(|&(bytes, _)| bytes)
     }
 
-    /// Returns place and bytes of the last piece.
+    /// Returns the place and the bytes of the free piece at the highest place.
     pub(super) fn last(&self) -> Option<(u64, u64)> {
         self.by_place.last_key_value().map(|(&place, &(bytes, _))| (place, bytes))
     }

@@ -12,10 +12,10 @@ pub(super) struct Cleared {
     /// Index of the event that gave back the last segment.
     pub(super) last: usize,
     /// Bytes that the next event took, or failed to take. It is 0 if the next event is of another
-    /// kind, because then the program called `empty_cache`.
+    /// kind. Then PyTorch needed no memory, so the program called `empty_cache`.
     pub(super) then_taken: u64,
     /// `true` if the program certainly called `empty_cache`. Either PyTorch took no memory right
-    /// after, or it held as much at another time and so had no need to give segments back.
+    /// after, or its peak shows that it could have taken that memory without giving segments back.
     pub(super) is_certain: bool,
 }
 

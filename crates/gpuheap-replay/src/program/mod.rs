@@ -28,13 +28,14 @@ pub struct Program {
     /// Recorded address of each allocation.
     addresses: Vec<u64>,
     recorded: Vec<DriverEvent>,
-    /// Segments held before the recording began; empty if a segment grows in place.
+    /// Segments held before the recording began; empty if a segment grows in place, because a model
+    /// cannot begin with such a segment.
     segments_before: Vec<Segment>,
     /// Bytes held before the recording began.
     reserved_before: u64,
     settings: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
-    /// Comparison with the recorded segments, without a memory fraction; computed on first use.
+    /// Comparison of PyTorch's model with the recorded segments, without a memory fraction. Cached.
     unlimited: OnceLock<Option<Reproduction>>,
     /// `true` if the recording contains both frees and their completions.
     records_completion: bool,
@@ -88,7 +89,7 @@ pub(crate) enum Action {
 /// Time at which a freed block ceases to be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// The recorded time. A block whose completion was not recorded stays pending.
+    /// The recorded time. If the recording has no completion of a free, the block stays pending.
     Recorded,
     /// The time of the free.
     AtOnce,
@@ -311,7 +312,8 @@ impl Program {
         }
     }
 
-    /// Returns the steps in which each free completes when the free `by` completions later did.
+    /// Returns the steps with shifted completions. Completion `n` moves to the recorded place of
+    /// completion `n + by`.
     fn shifted(&self, by: i32) -> Vec<Step> {
         // `completed`: blocks in the order of their recorded completion. `waiting`: freed blocks
         // that never completed, in the order of their free.
@@ -342,7 +344,7 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // If no completion was recorded that early, the block is completed at its free.
+            // If `moved` is before the first recorded completion, the free completes at once.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -357,7 +359,7 @@ impl Program {
         steps.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Compares the model with the recorded segments, first without a memory fraction on an
+    /// Compares PyTorch's model with the recorded segments, first without a memory fraction on an
     /// unlimited device. If the segments differ and `settings` has a fraction, compares with that
     /// fraction too. Recordings do not contain the fraction that the program set.
     fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
@@ -416,8 +418,9 @@ impl Program {
 
     /// Runs the steps, beginning with step `from`.
     ///
-    /// If `as_recorded`, the model has the recorded settings and limit. If the model has room when
-    /// PyTorch gave segments back, the program called `empty_cache`.
+    /// If `as_recorded`, the model has the recorded settings and limit. If PyTorch gave segments
+    /// back although the model has room, the program must have called `empty_cache`, so the model's
+    /// cache is emptied too.
     fn run_steps(
         &self,
         model: &mut (impl Model + ?Sized),
@@ -523,7 +526,7 @@ fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
 }
 
 /// Returns the segments that were held before the recording and are still held at its end. Empty if
-/// a segment grows in place, because the model cannot begin with such segments.
+/// a segment grows in place, because `Torch::add_segment` cannot add such segments.
 fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

@@ -5,7 +5,7 @@ use gpuheap_trace::{Op, Trace};
 /// The common pool, for requests without a private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// Private pools of a recording. Its requests name their pools, and so do the segments at its end.
+/// Private pools of a recording. Requests may name their pools. The segments held at its end do.
 pub(super) struct PrivatePools {
     /// Pools in order. A pool's number is its index, counted from 1.
     pools: Vec<(u64, u64)>,

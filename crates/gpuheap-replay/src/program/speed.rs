@@ -5,11 +5,11 @@ use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
 /// Shifts of completions that are tried, because the program's speed under other settings is
-/// unknown. With -2, each free completes as early as the free two completions before it.
+/// unknown. With -2, each free completes at the recorded time of the completion two places before.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-/// Lower end of the range of peaks, relative to the median peak over the shifts.
+/// Lower end of the range of peaks, relative to the median peak of the runs with [`SHIFTS`].
 const LOW: f64 = 0.968;
-/// Upper end of the range of peaks, relative to the median peak over the shifts.
+/// Upper end of the range of peaks, relative to the median peak of the runs with [`SHIFTS`].
 const HIGH: f64 = 1.062;
 
 impl Program {
@@ -17,17 +17,18 @@ impl Program {
     ///
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
-    /// and the result is a range. Its middle is the median of runs in which frees complete up to 5
-    /// completions earlier, or 1 later. The width is the difference between two recordings of one
-    /// program, measured with twenty pairs under five settings on an H200 (2026-11-22).
+    /// and the result is a range. Its middle is the median of runs with shifted completions: a free
+    /// completes when one of the 5 frees before it did, or the next free. The width is the
+    /// difference between two recordings of one program, measured with twenty pairs under five
+    /// settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
     /// If the model under the recorded settings takes other segments than PyTorch took
     /// ([`reproduction`](Self::reproduction)), the error of the model's peak widens the range. If a
-    /// request failed, or garbage collection is on, the program's limit is unknown, and the error
-    /// does not count. Under the recorded settings without a memory fraction, an inexact result is
-    /// replaced by the recorded peak, if the device has that much memory.
+    /// request failed, or garbage collection is on, the program's limit is unknown. The model's
+    /// error then does not widen the range. Under the recorded settings without a memory fraction,
+    /// an inexact result is replaced by the recorded peak, if the device has that much memory.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);
@@ -67,8 +68,8 @@ impl Program {
     /// host and device. The caller has run the program at the recorded speed.
     ///
     /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
-    /// unlimited device is within the capacity. Or the program fits with each shift of completions,
-    /// in memory that is smaller by the ratio of that upper end to the median peak.
+    /// unlimited device is within the capacity. Or the program fits with each of [`SHIFTS`] in less
+    /// memory: the capacity divided by the ratio of that upper end to the median peak.
     ///
     /// Always `true` for the recorded settings, because their completions are recorded.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {

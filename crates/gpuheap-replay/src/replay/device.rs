@@ -39,7 +39,7 @@ pub enum DeviceChoice {
 pub struct DeviceUsed {
     /// Name of the device.
     pub name: String,
-    /// Name of the profile or the card; `None` for a real device and for the memory of a run.
+    /// Name of the profile or the card; `None` for a real device and for the device of the run.
     pub profile: Option<String>,
     /// Memory as the driver reports it, in bytes. The memory fraction is relative to this figure.
     pub total: u64,

@@ -45,8 +45,8 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
         && later.len() < LATER_PASSES
         && later.iter().sum::<Duration>() < LATER_BUDGET
     {
-        // The first two passes decide. A pool that runs out of memory in a later pass still got
-        // through.
+        // The first two passes decide whether memory runs out. Later passes only measure time, so a
+        // shortage there does not count.
         let Ok(time) = replay.pass()? else { break };
         later.push(time);
     }

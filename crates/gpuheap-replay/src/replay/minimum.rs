@@ -19,7 +19,7 @@ pub enum Minimum {
 }
 
 impl Minimum {
-    /// Returns the memory of the smallest device; `None` if no device is large enough.
+    /// Returns the memory of the smallest device that is large enough; `None` if no device is.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(*bytes),
@@ -50,8 +50,8 @@ pub(crate) fn find<E>(
         result
     };
     progress.expect(2);
-    // A pool that is enough on a large device should also be enough on a device as large as its
-    // peak. That size is still replayed, because free memory may affect the pool's decisions.
+    // A device as large as the pool's peak on a larger device should be enough. The replay is still
+    // run with that size, because free memory may affect the pool's decisions.
     let peak_reserved = match known_peak {
         Some(peak) => peak,
         None => match attempt(LARGEST)? {

@@ -30,7 +30,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the user's limit, or else the run's limit if the user chose no device.
+    /// Returns the user's limit. If the user gave no limit and no device, returns the limit of the
+    /// recorded run.
     pub(crate) fn limit_for(&self, recorded: &Recorded) -> Option<Size> {
         let of_run = recorded.run_limit().filter(|_| !self.device.is_given());
         self.limit.or(of_run.map(Size::Bytes))

@@ -20,7 +20,7 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// Reads the name of one of gpuheap's pools, or of a model with its settings.
+    /// Reads the name of one of gpuheap's pools, or of another allocator's model with settings.
     ///
     /// # Errors
     /// Returns an error if no such pool or setting exists. The error lists the pools or settings

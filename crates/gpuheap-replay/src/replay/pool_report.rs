@@ -11,8 +11,8 @@ use crate::PeakRange;
 pub struct PoolReport {
     /// The pool, as the user named it.
     pub pool: Pool,
-    /// Settings that were used for the pool `torch` without settings: the recorded ones, or else
-    /// PyTorch's defaults. In the form of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Settings of the pool `torch`, if the user named it without settings: the recorded ones, or
+    /// else PyTorch's defaults. In the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,

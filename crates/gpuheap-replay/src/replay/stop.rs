@@ -23,7 +23,7 @@ pub struct Stop {
     pub cached: u64,
     /// Freed memory that other streams still use.
     pub pending: u64,
-    /// Part of `cached` that only other streams may use; `None` if the pool does not report it.
+    /// Part of `cached` that only streams other than the request's may use; `None` if not reported.
     pub other_streams: Option<u64>,
     /// Largest piece of `cached`.
     pub largest_cached: u64,

@@ -28,7 +28,7 @@ pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
             grouped(event)
         ));
     }
-    // A failed request changes no memory, so the moment after it is the moment that it found.
+    // A failed request changes no memory, so the memory after it is the memory at its failure.
     let end = events.partition_point(|other| u64::from(other.number) <= event);
     let moment = Moment::after(trace, &Program::from_trace(trace), end);
     let mut text = String::new();
@@ -127,7 +127,7 @@ fn add_map(text: &mut String, moment: &Moment) {
     }
 }
 
-/// Returns the characters of the map for adjacent pieces, one for `unit` bytes.
+/// Returns the map's characters for ranges of addresses in order, one for each `unit` bytes.
 fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
     let mut cells = Vec::new();
     // Live, pending and free bytes that the current character of the map stands for.

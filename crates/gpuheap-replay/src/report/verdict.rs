@@ -50,11 +50,11 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
 /// Outcomes that a verdict reports. They are from the recorded run, from its replay, or from both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
-    /// The replay alone. The recorded run is not mentioned if it had the same outcome.
+    /// One outcome: the recorded failure if the verdict is on it, or else the replay's outcome.
     One,
-    /// First the recorded failure, then the replay. The recording does not name its device.
+    /// Both outcomes, the recorded failure first. The recording does not name its device.
     BothFirstRecorded,
-    /// First the replay, because the user chose its device or pool, then the recorded failure.
+    /// Both outcomes, the replay first, because the user chose its device or pool.
     BothFirstReplayed,
 }
 
@@ -106,7 +106,7 @@ fn sentence(report: &TraceReport) -> String {
                 "{who} The log names neither its device nor its RMM resource: give the device, as in \
                  --card \"T4 16GB\", to see what gets through there."
             ),
-            // The title above the remedies already calls all figures lower bounds.
+            // No "at least" here: the title above the remedies calls all figures lower bounds.
             true if Outcomes::from_report(report) == Outcomes::One => {
                 format!("{who} What would have followed is not known.")
             }
@@ -130,8 +130,8 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
-            // There are no cards if the user named pools that succeed. Then the recorded run's RMM
-            // resource does not matter.
+            // If the user named pools that succeed, the verdict lists no cards. Then the recorded
+            // run's RMM resource does not matter.
             match verdict.fits.is_empty() || !report.recorded.is_rmm {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -141,7 +141,7 @@ fn sentence(report: &TraceReport) -> String {
     }
 }
 
-/// If a verdict has two outcomes, adds the second one, unless the text on the failure has it.
+/// If the report has two outcomes, adds the second one, unless `add_failure` has added it.
 fn add_other_outcome(text: &mut String, report: &TraceReport) {
     let verdict = &report.verdict;
     let is_reported = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
@@ -154,7 +154,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
             }
         }
         (Outcomes::BothFirstReplayed, Some(first)) if !is_reported => {
-            // The title above the remedies already calls all figures lower bounds.
+            // No "at least" here: the title above the remedies calls all figures lower bounds.
             let words = format!(
                 "it failed at {}; what would have followed is not known.",
                 place(first.event, 1)
@@ -192,8 +192,8 @@ fn advice_text(advice: &Advice) -> String {
     }
 }
 
-/// Returns the text on the least memory that the judged pool needs, and on the memory that it takes
-/// from a larger device. `here` is the memory that the pool took in the replay.
+/// Returns the text on the least memory that the checked pool needs, and on the memory that it
+/// takes from a larger device. `here` is the memory that the pool took in the replay.
 fn needs(report: &TraceReport, here: u64) -> String {
     let verdict = &report.verdict;
     let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
@@ -205,7 +205,7 @@ fn needs(report: &TraceReport, here: u64) -> String {
         );
     };
     let (least, most) = (Amount(needs.least), Amount(needs.most));
-    // If the program's speed affects the peak, a smaller device may be enough.
+    // If the peak depends on the program's speed, less than `needs.least` may be enough.
     let (least, subject) = match needs.is_exact {
         true => (format!("it needs at least {least:#} of usable memory"), ""),
         false => (format!("{least:#} of usable memory is enough"), "it "),
@@ -278,7 +278,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // A replay that succeeds leaves the screen's lines to remedies that take less memory.
+    // If the replay succeeds, the screen leaves out these details, so that the remedies have room.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }
@@ -354,7 +354,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     format!("{device} Main reason: {text}.")
 }
 
-/// Adds the remedies that fit. Returns the remedies that were left out.
+/// Adds the remedies that the report has room for. Returns the remedies that were left out.
 fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {
@@ -489,7 +489,7 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
 }
 
 fn add_gaps(text: &mut String, report: &TraceReport) {
-    // The first sentence names the missing device, so that gap is left out.
+    // The report's first sentence already says that the device is missing.
     let gaps: Vec<&Gap> = report.gaps.iter().filter(|gap| **gap != Gap::Device).collect();
     if gaps.is_empty() {
         return;

@@ -28,7 +28,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns a candidate that was not tried yet.
+    /// Returns settings that were not tried yet. All figures are zero.
     fn new(setting: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             setting: setting.into(),
@@ -174,7 +174,7 @@ fn peak_of_blocks(program: &Program) -> u64 {
     model.figures().peak_active
 }
 
-/// Returns `sixteenths` / 16 of `bytes`, rounded up to whole MiB with about three digits.
+/// Returns `sixteenths` / 16 of `bytes`, rounded up to whole MiB, and to about three digits.
 fn part(bytes: u64, sixteenths: u64) -> u64 {
     const DIGITS: u32 = 8;
     let bytes = bytes.saturating_mul(sixteenths) / 16;

@@ -1,5 +1,5 @@
-//! Searches for Pareto-optimal settings of a framework's allocator. Under no other setting does the
-//! program have both fewer reserved bytes and fewer driver calls.
+//! Searches for Pareto-optimal settings of a framework's allocator: no other setting gives the
+//! program both fewer reserved bytes and fewer driver calls.
 //!
 //! ```
 //! use gpuheap_replay::Program;
@@ -85,8 +85,8 @@ fn run(program: &Program, trial: Candidate, budget: &Budget) -> Result<Tried, Se
     })
 }
 
-/// Makes a model on the budget's device. PyTorch's memory fraction is relative to all memory of the
-/// device.
+/// Makes the model of an allocator on the budget's device. PyTorch's model also needs the device's
+/// total memory, because the memory fraction is relative to it.
 fn build_on(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
     let Some(settings) = text.strip_prefix("torch") else {
         return build(text, budget.usable_memory);

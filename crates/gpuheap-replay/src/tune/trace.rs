@@ -35,9 +35,9 @@ pub struct TraceSearch {
 }
 
 impl TraceSearch {
-    /// Searches the settings of a framework's allocator for a trace. If `family` is `None`, uses
-    /// the framework of the recorded program. Blocks for 20 seconds at most, plus the time of one
-    /// run.
+    /// Searches for the best settings of a framework's allocator for the program of a trace. If
+    /// `family` is `None`, uses the framework of the recorded program. Blocks for 20 seconds at
+    /// most, plus the time of one run.
     pub fn run(
         trace: &Trace,
         family: Option<Family>,

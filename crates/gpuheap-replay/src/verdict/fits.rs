@@ -23,7 +23,7 @@ pub enum Way {
     With(String),
 }
 
-/// Number of ways that are tried on cards: the program without a change, and other pools.
+/// Maximum number of ways that are tried on cards. A way is a pool: the program's, or another.
 const WAYS: usize = 3;
 
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools

@@ -22,27 +22,28 @@ use crate::replay::{
 #[non_exhaustive]
 pub struct Verdict {
     /// `true` if the replays through all checked pools did not run out of memory, and could not at
-    /// another speed of the program.
+    /// another speed of the program either.
     pub gets_through: bool,
     /// `true` if the replays did not run out of memory, but could at another speed of the program.
+    /// The speed decides which freed blocks are still in use by other streams.
     pub may_fail: bool,
     /// Pools on which `gets_through` and `may_fail` depend.
     pub checked: Vec<Pool>,
-    /// `true` if all figures are lower bounds. Requests failed in the recording, and the program's
-    /// use of that memory is not known.
+    /// `true` if all figures are lower bounds, because requests failed in the recording. The
+    /// program's use of the missing memory is not known.
     pub is_lower_bound: bool,
     /// Memory at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies, so that the program does not run out of memory or takes less: settings, other
-    /// pools, a higher limit, and last gpuheap's own heap.
+    /// Remedies with which the program does not run out of memory, or takes less memory: settings,
+    /// other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
     /// Advised pool: the pool of the first remedy that has one, or else the best replayed pool.
     pub recommended: Option<Advice>,
     /// Memory that the checked pool needs and takes. `None` if several pools were checked, or if no
     /// device is large enough.
     pub needs: Option<Needs>,
-    /// All known cards, each with the change that the program needs on it. Empty if the program's
-    /// allocator is not known and the pools that the user named do not run out of memory.
+    /// All known cards, each with the change that the program needs to fit on it. Empty if neither
+    /// the program's pool nor a pool that it could change to is known.
     pub fits: Vec<Fit>,
 }
 
@@ -58,8 +59,8 @@ pub struct Advice {
     pub enough: u64,
 }
 
-/// Memory for the program's run through one pool, in bytes. A pool needs less on a small device
-/// than it takes on a large one, because it gives back cached memory before a request fails.
+/// Memory that the program needs and takes with one pool, in bytes. A pool needs less on a small
+/// device than it takes on a large one, because it gives back cached memory before a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
@@ -157,8 +158,8 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // A log of RMM does not name the resource that the program used. Of the possible resources,
-        // those without an initial size count here.
+        // A log of RMM does not name the resource that the program used. Then the failure is taken
+        // from the replays of resources without an initial size.
         let is_open = recorded.is_rmm && options.pools.is_empty() && options.check.is_none();
         let is_meant = |result: &&PoolReport| {
             !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")
@@ -168,7 +169,8 @@ impl Verdict {
         // If several pools failed, the replay that failed last covers most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            // If the user chose a device or a limit, remedies are for the replay's failure.
+            // If the user chose a device or a limit, or the replay failed earlier than the run,
+            // remedies are for the replay's failure.
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
@@ -232,7 +234,7 @@ fn checked_pools(recorded: &Recorded, results: &[PoolReport], options: &Options)
     }
 }
 
-/// Returns the named pool for which the least memory is enough.
+/// Returns the pool that needs the least memory, of the pools that the user named.
 fn choose_named_pool(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
     let named = results.iter().filter(|result| checked.contains(&result.pool));
     let named = named.filter(|result| result.fallback.is_none() || results.len() == 1);
@@ -240,8 +242,8 @@ fn choose_named_pool(results: &[PoolReport], checked: &[Pool]) -> Option<Advice>
     Some(Advice { pool: least.pool.to_string(), setting: None, enough: sufficient_memory(least) })
 }
 
-/// Returns the memory that is enough for a pool: the smallest device's memory if the options
-/// requested that search, or else the peak.
+/// Returns the memory that is enough for a pool: the smallest device's memory if the replay
+/// searched for it, or else the peak.
 fn sufficient_memory(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)
@@ -296,8 +298,8 @@ impl MemoryAtFailure {
     }
 
     fn from_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
-        // A replay repeats the program in a second pass. Both passes have the same live blocks
-        // before the event at which memory ran out.
+        // Memory may have run out in the second pass of the replay. Both passes have the same live
+        // blocks before an event, so the pass does not matter here.
         let events = bench.trace.events();
         let at = events.partition_point(|event| u64::from(event.number) < stop.event);
         let moment = Moment::after(bench.trace, &bench.program, at);

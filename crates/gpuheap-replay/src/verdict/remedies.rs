@@ -15,7 +15,7 @@ use crate::{Outcome, PeakRange};
 /// Number of remedies of each kind.
 const SHOWN: usize = 2;
 
-/// Remedies, and pools that a program can select by a setting, cheapest first.
+/// Remedies that were found, and the pools that a program can select by a setting, cheapest first.
 pub(super) struct Found {
     pub(super) remedies: Vec<Remedy>,
     pub(super) pools: Vec<String>,
@@ -86,8 +86,8 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // If the device does not support a pool, its replay used another kind. That kind has a result
-    // under its own name, so this one is left out.
+    // If the device does not support a pool, the replay used another pool. That pool has a result
+    // under its own name, so this result is left out.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);
@@ -143,7 +143,7 @@ enum Limiting {
     Device,
     /// The limit in the options of the replay.
     Asked,
-    /// A memory fraction, on a device with this memory.
+    /// PyTorch's memory fraction, on a device with this memory.
     FractionOf(Memory),
     /// A memory fraction of the recorded run, with the largest number of bytes that the run could
     /// have used.
@@ -155,7 +155,7 @@ struct TorchRemedies<'b, 't> {
     bench: &'b Bench<'t>,
     settings: Settings,
     before: Outcome,
-    /// Outcome of the run on a device of any size.
+    /// Outcome of the run without a limit, on a device that is larger than any real one.
     unbounded: Outcome,
 }
 
@@ -193,7 +193,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         let is_less = |peak: u64| peak < before - before / 50;
         let helps = |one: &Candidate| !one.fails && (is_less(one.reserved_peak) || !gets_through);
         let remedy = |one: Candidate| {
-            // The parse succeeds for all texts of the search.
+            // The search made this text, so the parse succeeds.
             let settings: Settings = one.model.strip_prefix("torch:")?.parse().ok()?;
             if settings.is_but_for_limit(&self.settings)
                 || attempt_torch(self.bench, &settings, self.bench.memory()).is_none()
@@ -242,7 +242,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         }
         let first = recorded.failed.first().and_then(|request| request.device_free);
         match recorded.limit.zip(first) {
-            // With a larger fraction, the run could have taken the free bytes of the device too.
+            // With a larger memory fraction, the run could have taken the device's free bytes too.
             Some((limit, free)) if limit.is_own_limit || has_fraction => {
                 Limiting::FractionOfRun(limit.least.saturating_add(free))
             }
@@ -250,7 +250,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         }
     }
 
-    /// Returns more memory as a remedy: the least memory that is enough under the present settings.
+    /// Returns a remedy that advises more memory: the least that is enough under these settings.
     fn limit(&self, recorded: &Recorded) -> Result<Option<Remedy>, ReplayError> {
         let settings = self.settings.without_limit();
         let attempt = |bytes| {

@@ -6,7 +6,7 @@ use crate::replay::minimum::LARGEST;
 use crate::replay::{Bench, Pool};
 use crate::tune::{Candidate, Family, search};
 
-/// Memory resource of RMM with which the program does not run out of memory on some device.
+/// Memory resource of RMM with which the program fits on the replay's device or on a larger one.
 pub(super) struct Resource {
     pub(super) candidate: Candidate,
     /// `true` if the program does not run out of memory on the device of the replay.
@@ -45,7 +45,7 @@ pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     shown.filter(|resource| resource.passes).map(Resource::remedy).collect()
 }
 
-/// Returns a higher limit as a remedy. The limit is the memory that the first resource needs.
+/// Returns a remedy that advises a higher limit: the memory that the first of `resources` needs.
 pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy> {
     let least = resources.first()?;
     let more = match bench.memory().limit {

@@ -22,7 +22,7 @@ struct Recording {
     file: String,
     number: u64,
     model: String,
-    /// Bytes of the upstream.
+    /// Bytes that the resource can take from its upstream.
     memory: u64,
     rows: Vec<Row>,
 }
@@ -207,7 +207,7 @@ impl Model for Counted {
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 
-/// Runs all recorded programs of a file. Returns where a model differs, except for `TIES`.
+/// Runs all programs of a file. Returns where a model differs from the recording, except `TIES`.
 fn differences(name: &str) -> Vec<String> {
     let compare = |recording: &Recording| match name {
         "binning" => {

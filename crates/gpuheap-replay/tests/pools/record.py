@@ -33,8 +33,8 @@ import time
 MIB = 1 << 20
 COLUMNS = ("op", "id", "bytes", "stream", "ok", "reserved", "taken")
 
-# File, gpuheap's name of the model, bytes of the upstream (0: the whole device), number of streams,
-# target of live bytes in MiB.
+# File, gpuheap's name of the model, bytes that the upstream resource has (0: the whole device),
+# number of streams, target of live bytes in MiB.
 PROGRAMS = [
     ("pool", "rmm:pool:initial_pool_size:0", 0, 1, 1500),
     ("pool", "rmm:pool:initial_pool_size:268435456", 0, 2, 1500),

@@ -1,5 +1,5 @@
-//! Tests gaps of recordings: snapshots of other releases, snapshots that began late, and snapshots
-//! for which the model takes other segments than PyTorch took.
+//! Tests that gaps of recordings are reported: snapshots of other releases, snapshots that began
+//! late, and snapshots for which the model takes other segments than PyTorch took.
 
 use gpuheap_replay::models::torch::Settings;
 use gpuheap_replay::{Gap, Program};
@@ -111,13 +111,14 @@ fn emptied_cache_empties_the_model() {
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
     assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
-    // Other settings empty the cache at the same steps. The peak is 30 + 50 MiB, without the 40 MiB
-    // that were given back.
+    // Under other settings, the model empties its cache at the same steps. The peak is 30 + 50 MiB,
+    // without the 40 MiB that were given back.
     let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
 
-/// If a graph or a `MemPool` ended before the snapshot, the snapshot does not show its segments.
+/// If the private pool of a graph or a `MemPool` ended before the snapshot, the snapshot does not
+/// show the pool's segments. Then the model differs, and a gap has its error.
 #[test]
 fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {

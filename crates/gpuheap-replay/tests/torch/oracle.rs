@@ -16,7 +16,7 @@ struct Recording {
     device_memory: u64,
     streams: Vec<u64>,
     rows: Vec<Row>,
-    /// Address and bytes of the segments that do not grow.
+    /// Address and bytes of the segments that do not grow in place. The model uses these addresses.
     segments: Vec<(u64, u64)>,
     driver_events: Vec<(bool, u64, u64)>,
 }

@@ -1,4 +1,4 @@
-//! Tests that random programs cause no panics in the model, and give consistent figures.
+//! Tests that random programs cause no panics in models of allocators, and give consistent figures.
 
 use gpuheap_replay::models::torch::{Settings, Torch};
 use gpuheap_replay::models::{NAMES, build};

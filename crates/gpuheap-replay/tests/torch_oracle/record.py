@@ -32,8 +32,8 @@ import time
 
 MIB = 1 << 20
 
-# Name, PYTORCH_CUDA_ALLOC_CONF, limit in MiB (0 for none), whether the program holds streams and
-# calls record_stream, and whether it has MemPools.
+# Name, PYTORCH_CUDA_ALLOC_CONF, limit in MiB (0 for none), whether the program makes streams wait
+# (operation `h`) and calls record_stream, and whether it has MemPools.
 PROGRAMS = [
     ("default", "", 0, True, False),
     ("expandable", "expandable_segments:True", 0, True, False),

@@ -256,7 +256,7 @@ fn grown(growth: &Growth) -> Grown {
     }
 }
 
-/// Distinct stacks, frames and modules of the page's blocks.
+/// Distinct stacks, frames and modules of the blocks on the HTML page.
 #[derive(Default)]
 struct Stacks {
     stacks: Vec<Vec<u32>>,

@@ -41,7 +41,7 @@ const ARGUMENTS: usize = 1000;
 
 /// Maximum number of frames in all stacks of a small capture, inlined functions included.
 const FRAMES: usize = 1 << 20;
-/// Number of frames that each byte of a capture allows in addition to [`FRAMES`]. A call takes
+/// Number of frames by which each byte of a capture raises the maximum [`FRAMES`]. A call takes
 /// three bytes or more, so it allows 12 frames. It seldom has more than ten inlined functions.
 const FRAMES_PER_BYTE: usize = 4;
 
@@ -62,7 +62,7 @@ impl Window {
     fn advance(&mut self, used: usize, source: &mut Source<'_>) -> Result<(), Error> {
         self.bytes.drain(..used);
         self.offset += used;
-        // The window doubles if a record exceeds it, so that few attempts decode the record.
+        // Doubles the window if a record exceeds it, so that the record is whole after few reads.
         let more = self.bytes.len().max(CHUNK);
         let read = source.by_ref().take(more as u64).read_to_end(&mut self.bytes);
         self.is_last = read.map_err(read_error)? < more;
@@ -373,7 +373,7 @@ impl Capture {
             }
             Record::RangeEnd { time, range } => {
                 self.note(time);
-                // A child made by a raw `clone` may end a range of its parent a second time.
+                // The first end counts: a child made by a raw `clone` may end its parent's ranges.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
                 if let Some(Some(range)) = range {
                     self.open_ranges -= usize::from(range.end == usize::MAX);
@@ -603,7 +603,7 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 struct Device {
     builder: TraceBuilder,
     /// For each event of the device: its index in the file, and the index of the first trace event
-    /// made from it. Empty if the file has no ranges.
+    /// made from it. Only the program's ranges use these indices: empty if the file has no ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -689,6 +689,6 @@ impl Device {
 /// Returns the address that a block has in the trace. The highest four bits hold the address space,
 /// so that no handle equals a pointer. CUDA pointers do not use these bits.
 fn key(space: u32, address: u64) -> u64 {
-    // Spaces above 3 are of blocks in pools. These blocks have driver pointers, like space 0.
+    // Spaces above 3 hold blocks of pools. Their addresses are driver pointers, as in space 0.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }

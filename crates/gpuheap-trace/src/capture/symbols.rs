@@ -15,12 +15,12 @@ use crate::model::{StackInterner, is_runtime, next_number};
 /// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
 /// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Number of bytes of a capture that allow one more distinct call than [`CALLS`]. A recorder writes
-/// three bytes or more for a new call, but most bytes are events. A call takes 300 bytes of memory:
-/// without this bound, a hostile file of 4 MB took 1.24 GB.
+/// Number of bytes of a capture for each distinct call beyond the first [`CALLS`]. A recorder
+/// writes three bytes or more for a new call, but most bytes are events. A call takes 300 bytes of
+/// memory: without this bound, a hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
-/// File number of calls outside of all loaded files.
+/// File number of calls at addresses outside of all loaded files, such as generated code.
 const NO_FILE: u32 = u32::MAX;
 
 /// File with code. Several modules may be loaded from one file.
@@ -74,7 +74,7 @@ type Call = (u32, u64);
 
 pub(super) struct ResolvedCall {
     pub(super) frames: Box<[u32]>,
-    /// Name of the call's file. `None` outside of all files, and for runtime libraries.
+    /// Name of the file that contains the call; `None` without a file, and for runtime libraries.
     pub(super) module: Option<Arc<str>>,
 }
 
@@ -103,7 +103,7 @@ impl Symbols {
         }
     }
 
-    /// Bounds the number of distinct calls, in proportion to the bytes of the capture read so far.
+    /// Sets the maximum number of distinct calls, from the bytes of the capture read so far.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Text that identifies the line and its function, the size, or the thread.
+    /// Text that identifies the holder: a line and its function, a size of blocks, or a thread.
     pub name: String,
     /// Live bytes, as requested.
     pub bytes: u64,

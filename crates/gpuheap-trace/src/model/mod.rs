@@ -287,8 +287,8 @@ impl Trace {
         self.unknown_frees
     }
 
-    /// Returns the number of frees that must have happened although the file lacks them. The
-    /// address was allocated again, or the end of the block's pending state was recorded.
+    /// Returns the number of frees that the file lacks and a later event implies: an allocation at
+    /// the address, or the end of the block's pending state.
     pub fn inferred_frees(&self) -> u64 {
         self.inferred_frees
     }

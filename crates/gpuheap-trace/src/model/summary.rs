@@ -111,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// Counts all events so far as events before the recording.
+    /// Makes the events that were counted so far events before the recording.
     fn begin_recording(&mut self) {
         self.summary.allocations = 0;
         self.summary.frees = 0;

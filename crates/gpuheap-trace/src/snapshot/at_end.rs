@@ -13,7 +13,7 @@ pub(super) struct AtEnd {
     pub(super) segments: Vec<(u64, Segment)>,
 }
 
-/// Live or pending block in the final `segments`.
+/// Block that is live or pending at the end, from the snapshot's list `segments`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) address: u64,

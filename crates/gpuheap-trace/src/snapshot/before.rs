@@ -10,7 +10,7 @@ use super::entry::{Action, Entry};
 ///
 /// The first entry of an address shows its state before the recording. A `free_requested` shows a
 /// live block, a `free_completed` shows a pending block, and an allocation shows that no block was
-/// there. If no entry has the address, the block at the end was there from the beginning.
+/// there. If no entry has the address of a block at the end, the block was there all the time.
 pub(super) fn blocks_before<'e>(
     entries: impl Iterator<Item = &'e Entry>,
     at_end: impl Iterator<Item = Block>,

@@ -123,7 +123,7 @@ impl Entries {
 }
 
 impl Entry {
-    /// Value of `address` for a failed request if the device's free bytes are unknown.
+    /// Value of `address` for a failed request: the free bytes of the device are unknown.
     pub(super) const UNKNOWN_FREE: u64 = u64::MAX;
     /// Value of `frames` for an entry without frames.
     pub(super) const NO_FRAMES: u32 = u32::MAX;

@@ -1,5 +1,5 @@
 //! Reads entries (events of a device) that the pickle's reader kept as dicts, not as [`Entry`].
-//! Their keys came one by one, or are unusual.
+//! Their keys came one by one (opcode SETITEM), or are unusual.
 
 use super::entry::{Action, Entries, Entry, known_action};
 use super::plain::{Field, Path, Plain};

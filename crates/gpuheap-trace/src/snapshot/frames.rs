@@ -14,7 +14,7 @@ pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    /// Stack number of each list of frames, keyed by the list's items. Equal lists share them.
+    /// Stack number of each list of frames, keyed by the place of its items. Equal lists share it.
     stacks: FxHashMap<Items, u32>,
 }
 

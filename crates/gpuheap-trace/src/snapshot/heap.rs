@@ -24,11 +24,11 @@ pub(super) struct Heap {
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
-    /// Items of the containers that were filled in one step, one container after the other.
+    /// Items of the lists, tuples and dicts that one opcode filled, one container after the other.
     fixed: Vec<Packed>,
-    /// Ranges of `fixed`, keyed by the hash of their items.
+    /// Places of lists and tuples in `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
-    /// Items of the containers that were filled in several steps.
+    /// Items of the containers that several opcodes filled.
     growing: Vec<Vec<Packed>>,
     /// Bytes of the items in `growing`.
     growing_held: usize,
@@ -112,12 +112,12 @@ impl Heap {
         Ok(number)
     }
 
-    /// Returns a signed integer of more than 60 bits.
+    /// Returns the integer of a [`Value::Long`], signed and of more than 60 bits.
     pub(super) fn long(&self, number: u32) -> i64 {
         self.wide[number as usize].cast_signed()
     }
 
-    /// Returns an integer from 2^63 to 2^64 - 1.
+    /// Returns the integer of a [`Value::Unsigned`], from 2^63 to 2^64 - 1.
     pub(super) fn unsigned(&self, number: u32) -> u64 {
         self.wide[number as usize]
     }
@@ -151,7 +151,7 @@ impl Heap {
         self.items(self.containers[number as usize]).as_chunks().0
     }
 
-    /// Returns the number of the [`Entry`] as which a dict is stored; `None` for other dicts.
+    /// Returns the number of a dict's [`Entry`]; `None` if the dict is not stored as an entry.
     pub(super) fn entry(&self, dict: u32) -> Option<u32> {
         let items = self.containers[dict as usize];
         (items.len == Items::ENTRY).then_some(items.start)
@@ -161,7 +161,7 @@ impl Heap {
         self.shapes.keys(entry.shape)
     }
 
-    /// Returns the place of a list's items. Lists with equal places have equal items.
+    /// Returns the place where a list's items are stored. Lists with equal places have equal items.
     pub(super) fn place(&self, list: u32) -> Items {
         self.containers[list as usize]
     }
@@ -211,8 +211,8 @@ impl Heap {
         Ok(Some(()))
     }
 
-    /// Returns the entry with these keys and values; `None` if they are not the keys and values of
-    /// an entry.
+    /// Returns the entry (event of a device) that the keys and values describe. `None` if they
+    /// describe no entry.
     fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
         let (shape, fields) = self.shapes.fields(items, &self.texts)?;
         let mut entries = std::mem::take(&mut self.entries);

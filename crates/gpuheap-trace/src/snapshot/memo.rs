@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::value::Packed;
 
-/// Values, keyed by index. A vector holds indices from 0 up, as CPython writes them. A table holds
-/// other indices.
+/// Values that the pickle stored, keyed by the pickle's index. A vector has the indices from 0 up,
+/// as CPython writes them. A table has the other indices.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<Packed>,

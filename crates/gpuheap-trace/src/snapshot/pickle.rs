@@ -18,7 +18,8 @@ use crate::{Error, Place};
 /// Maximum memory that the values may take for each byte of the pickle, in bytes. Values of the
 /// example recordings take 1. Dicts of three numbers, like frames that are not shared, take 5.
 const HELD_PER_BYTE: u64 = 6;
-/// Memory allowed in addition, in bytes. The start of a file may need more than [`HELD_PER_BYTE`].
+/// Memory that the values may take in addition, in bytes. The start of a file may need more than
+/// [`HELD_PER_BYTE`].
 const HELD_AT_ONCE: u64 = 4 << 20;
 /// Number of opcodes of the pickle between two checks of the memory limit. The value of an opcode
 /// takes some tens of bytes, or as many bytes as the opcode with its argument.
@@ -370,8 +371,8 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Returns the error for a key that is added to a dict after the heap stored the dict as an
-    /// entry. The key would be lost.
+    /// Returns the error for a key that the pickle adds to a dict after the dict was stored as an
+    /// entry (event of a device). The key would be lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }
@@ -409,7 +410,7 @@ impl<R: Read> Machine<R> {
 
     /// Returns the class or function that the current opcode looks up.
     fn wanted_global(&mut self) -> Option<String> {
-        // Maximum number of bytes that are searched for the names. Messages cut names to far less.
+        // Maximum number of bytes to search for two names. Error messages cut names to far less.
         const MOST: usize = 1 << 10;
         let (module, name) = match self.opcode {
             op::GLOBAL | op::INST => {

@@ -11,12 +11,12 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// Visits to values that are allowed in addition to one visit for each byte of the pickle. A value
-/// that is in several lists is visited several times.
+/// Maximum number of visits to values, in addition to one visit for each byte of the pickle. A
+/// value that is in several lists is visited several times.
 const VISITS_AT_ONCE: u64 = 1_000_000;
-/// Upper bound on the bytes kept for each visited value. An entry takes at least six visits: one in
-/// its list, one for its dict and four for its keys. Its event, its place and its address take
-/// about a hundred bytes.
+/// Upper bound on the bytes that a trace keeps for each visited value. An entry takes at least six
+/// visits: one in its list, one for its dict and four for its keys. Its event, its place and its
+/// address take about a hundred bytes, six times this bound.
 const HELD_PER_VISIT: u64 = 16;
 
 /// View of the values of a pickle.
@@ -52,8 +52,8 @@ pub(super) struct Field<'p, 'h> {
 }
 
 impl<'h> Plain<'h> {
-    /// Makes a view. Limits the visits to values, so that the traces that are made from the values
-    /// take at most about `limit` bytes.
+    /// Makes a view of the pickle's values. Limits the number of visits to values, so that the
+    /// traces made from the values take at most about `limit` bytes.
     pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
         let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
@@ -63,7 +63,7 @@ impl<'h> Plain<'h> {
         self.heap
     }
 
-    /// Returns the number of the entry as which the heap stores a dict; `None` for other values.
+    /// Returns the number of a dict's entry; `None` for values that are not stored as entries.
     pub(super) fn entry(&self, value: Value, path: &Path<'_>) -> Result<Option<u32>, Error> {
         let Value::Dict(dict) = value else { return Ok(None) };
         let Some(entry) = self.heap.entry(dict) else { return Ok(None) };
@@ -71,7 +71,7 @@ impl<'h> Plain<'h> {
         Ok(Some(entry))
     }
 
-    /// Returns the place of a list's items. Lists with equal places have equal items.
+    /// Returns the place where a list's items are stored. Lists with equal places have equal items.
     pub(super) fn place(&self, value: Value) -> Option<Items> {
         let Value::List(number) = value else { return None };
         Some(self.heap.place(number))
@@ -242,7 +242,7 @@ impl<'h> Plain<'h> {
 }
 
 impl<'p, 'h> Field<'p, 'h> {
-    /// Makes a field of `dict` with this value.
+    /// Makes the field `key` of the dict at the path `dict`. Without the key, `value` is `None`.
     pub(super) fn new(
         plain: &'p Plain<'h>,
         dict: &'p Path<'p>,
@@ -252,7 +252,7 @@ impl<'p, 'h> Field<'p, 'h> {
         Self { plain, dict, key, value }
     }
 
-    /// Returns the value. A missing key is an error.
+    /// Returns the field's value. A missing key is an error.
     pub(super) fn required(&self) -> Result<Value, Error> {
         self.value.ok_or_else(|| {
             Error::new(format!("has no key \"{}\"", self.key), ADVICE).at(self.dict.place())
@@ -272,17 +272,17 @@ impl<'p, 'h> Field<'p, 'h> {
         self.dict.key(self.key)
     }
 
-    /// Returns the integer. A missing key is an error.
+    /// Returns the field's integer. A missing key is an error.
     pub(super) fn number(&self) -> Result<u64, Error> {
         self.plain.number(self.required()?, &self.path())
     }
 
-    /// Returns the string. A missing key is an error.
+    /// Returns the field's string. A missing key is an error.
     pub(super) fn text(&self) -> Result<&'h [u8], Error> {
         self.plain.text(self.required()?, &self.path())
     }
 
-    /// Returns the items of the list. A missing key is an error.
+    /// Returns the items of the field's list. A missing key is an error.
     pub(super) fn list(&self) -> Result<&'h [Packed], Error> {
         self.plain.list(self.required()?, &self.path())
     }

@@ -110,9 +110,9 @@ fn read_devices(
 /// Records of one device in the snapshot.
 struct Device {
     index: usize,
-    /// Numbers of the entries, in the order of the snapshot's list.
+    /// Numbers of the device's entries (events), in the order of the snapshot's list.
     entries: Vec<u32>,
-    /// Time of the first event; `None` if the device has only marks.
+    /// Time of the first event; `None` if the device has only marks (they change no memory).
     first_us: Option<u64>,
     unknown_actions: Odd,
     first_unknown_action: String,

@@ -1,5 +1,6 @@
-//! Finds the keys of entries (events of a device). The entries of a recording have few different
-//! lists of keys. So a dict's keys are compared with the previous dict's keys, without a lookup.
+//! Finds the keys of entries: dicts that describe one event of a device each. The entries of a
+//! recording have few different lists of keys. So a dict's keys are first compared with the
+//! previous dict's keys, and seldom looked up.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};
@@ -48,8 +49,8 @@ const MOST_SHAPES: usize = 32;
 const MOST_KEYS: usize = 64;
 
 impl Shapes {
-    /// Returns the index of the shape with the keys in `items`, and the values of [`KEYS`]. `None`
-    /// if a dict with these keys does not describe an event of a device.
+    /// Returns the index of the shape (list of keys) that matches `items`, and the values for
+    /// [`KEYS`]. `None` if a dict with these keys does not describe an event of a device.
     pub(super) fn fields(&mut self, items: &[Packed], texts: &Texts) -> Option<(u8, Values)> {
         let pairs = items.as_chunks::<2>().0;
         let is_last = self.shapes.get(self.last).is_some_and(|shape| shape.has_keys(pairs));

@@ -80,7 +80,7 @@ fn snapshot<W: Write>(traces: &[Trace], pickle: &mut Pickle<W>) -> io::Result<()
     pickle.op(opcode::STOP)
 }
 
-/// A block that is live or pending at the end.
+/// A block that is live or pending (freed, but still in use) at the end of the trace.
 struct AtEnd {
     bytes: u64,
     stream: u64,

@@ -70,7 +70,7 @@ impl Download {
     }
 
     /// Returns the elements of an array that shares a block with other arrays. The whole block is
-    /// read when a second array in it is requested. Returns `None` if it must be read alone.
+    /// read when a second array in it is requested. Returns `None` if the array must be read alone.
     fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,

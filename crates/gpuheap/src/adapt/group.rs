@@ -24,13 +24,13 @@ pub trait Item {
 /// Rule by which many values become one array on the device.
 pub enum Elements {}
 
-/// Rule by which each of many values is uploaded or downloaded separately.
+/// Rule by which each of many values, such as structures, is uploaded or downloaded separately.
 pub enum Structures {}
 
-/// A rule for many values of a type: [`Elements`] or [`Structures`].
+/// A rule by which many values of a type are adapted: [`Elements`] or [`Structures`].
 pub trait Groups {
-    /// Rule for many values of a type, such as a pair, that contains a type with this rule and a
-    /// type with the rule `Other`. It is [`Elements`] only if both rules are [`Elements`].
+    /// Rule for a type, such as a pair, with one part that has this rule and one part that has the
+    /// rule `Other`. It is [`Elements`] only if both rules are [`Elements`].
     type With<Other: Groups>: Groups;
 }
 

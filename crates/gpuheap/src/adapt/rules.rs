@@ -13,8 +13,8 @@ use super::{Adapt, ElementRule, Elements, Group, Groups, Item, Structures, Uploa
 use crate::array::{DeviceArray, HostData};
 use crate::error::Error;
 
-/// A type that stays the same when it is adapted. If the type of a field has no type parameter, it
-/// has to be such a type.
+/// A type that stays the same when it is uploaded or downloaded. If the type of a field has no type
+/// parameter, it has to be such a type.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` is not left as it is by adapting, and its type cannot change",
     note = "make what is to be adapted a type parameter of the struct, or mark the field with `#[adapt(same)]` to have it cloned"

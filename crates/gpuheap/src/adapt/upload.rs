@@ -84,12 +84,12 @@ impl Target {
 }
 
 /// An upload to a device, with a conversion of element types. [`Target::adapt`], [`Target::cu`] and
-/// [`Target::narrow`] pass it to each rule as the `To` of [`Adapt`].
+/// [`Target::narrow`] pass it to each type's [`Adapt`] as the `To`.
 pub struct Upload<R = Same> {
     target: Target,
     at: Caller,
     staged: RefCell<Staged>,
-    /// Error of the allocation for waiting small arrays, if it failed. Of these arrays'
+    /// Error of the allocation that waiting small arrays share, if it failed. Of these arrays'
     /// [`Adapt::adapt`] calls, only the last received the error.
     failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,

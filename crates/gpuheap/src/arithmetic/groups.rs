@@ -78,7 +78,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
         let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
-        // Each row has one count, which divides all means of the row.
+        // `means` contains sums so far. A row is a group, and one count divides all its sums.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;
@@ -213,7 +213,7 @@ impl BadKeys {
         Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
     }
 
-    /// Waits for the kernel that counts, and returns an error if a key is outside `0..groups`.
+    /// Waits for the kernel that counts bad keys. Returns an error if a key is outside `0..groups`.
     fn check<S: ArrayData, K: Key>(
         &self,
         keys: &ArrayBase<S, K, Ix1>,

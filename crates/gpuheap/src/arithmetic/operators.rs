@@ -366,7 +366,7 @@ fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) 
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
 }
 
-/// Overlap of two windows.
+/// Overlap of two windows. A window is the memory that an operand uses.
 enum Overlap {
     /// The windows do not overlap, or one has no memory. Missing memory causes an error later.
     None,

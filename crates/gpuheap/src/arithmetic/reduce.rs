@@ -214,7 +214,7 @@ pub(super) fn size(lengths: &[usize]) -> usize {
     lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
 }
 
-/// Divides an array at an axis. Returns the sizes, and the shape without the axis.
+/// Divides an array into rows along an axis. Returns the division, and the shape without the axis.
 fn split<S: ArrayData, T: Element, D: RemoveAxis>(
     array: &ArrayBase<S, T, D>,
     axis: usize,

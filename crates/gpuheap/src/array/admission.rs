@@ -11,7 +11,7 @@ use crate::kind::MemoryKind;
 type Check = Rc<dyn Fn(u64) -> bool>;
 
 thread_local! {
-    /// `true` while this thread has an admission check. Every new array reads this flag.
+    /// `true` while [`admitted`] has set a check for this thread. Every new array reads this flag.
     static IS_SET: Cell<bool> = const { Cell::new(false) };
     static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
 }
@@ -25,7 +25,7 @@ pub fn admitted<R>(check: impl Fn(u64) -> bool + 'static, work: impl FnOnce() ->
     work()
 }
 
-/// Returns an error if this thread's check refuses an array of `bytes`.
+/// Returns an error if the check that [`admitted`] set for this thread refuses an array of `bytes`.
 #[inline]
 pub(super) fn check(kind: MemoryKind, bytes: u64) -> Result<(), Error> {
     if !IS_SET.get() || kind != MemoryKind::Device {

@@ -131,7 +131,7 @@ impl Scope {
     /// end then does not free the memory, and reports the memory if it still exists.
     ///
     /// If this scope began within a thread scope, the array then belongs to that thread scope. If
-    /// the array is of a batch that was uploaded in this scope, the end of the batch's turn does
+    /// the array is of a batch that was uploaded in this scope, the end of the batch's step does
     /// not free it either. An array that does not belong to this scope is returned unchanged.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         array.leave(self);

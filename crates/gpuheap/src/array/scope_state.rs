@@ -31,7 +31,7 @@ pub(crate) struct ScopeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopeKind {
     Code,
-    /// The turn of a batch: the step of an iteration that uses the batch.
+    /// Step of an iteration that uses a batch.
     Batch,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Lists {
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
-    /// Batches that were uploaded in the scope. The scope's end frees each batch, unless the step
-    /// of the iteration that used the batch has ended.
+    /// Batches that were uploaded in the scope. The end of a batch's step frees the batch. If the
+    /// scope ends before the step, its end frees the batch.
     pub(super) batches: Few<ScopeState>,
 }
 
@@ -151,7 +151,7 @@ impl ScopeState {
         false
     }
 
-    /// Returns the reason that an array records if the scope's end frees it.
+    /// Returns the reason for a free by the scope's end. The freed array records this reason.
     pub(super) fn freed_by(&self) -> Freed {
         match self.kind {
             ScopeKind::Code => Freed::Scope(self.began),

@@ -51,7 +51,7 @@ impl<'a> Slots<'a> {
     /// Returns `true` if a copy of `bytes` between host and device is faster through pinned slots.
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
-        // The pool `none` keeps no slots, so every copy would pin memory anew.
+        // Slots of the pool `none` do not pay: it keeps none, so every copy would pin memory anew.
         bytes >= heap.inner().staging.threshold.max(1)
             && storage.kind() == MemoryKind::Device
             && heap.pool() != PoolKind::None

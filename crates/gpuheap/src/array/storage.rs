@@ -243,7 +243,7 @@ impl Storage {
             state.memory = memory;
             return;
         }
-        // Meanwhile, the end of the scope has freed this array, so gives its memory back.
+        // Meanwhile, the end of the scope has freed this array, so `memory` is given back.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);
@@ -320,8 +320,8 @@ impl Storage {
         }
         let (to, from) = (mine.address()?, theirs.address()?);
         (mine.used_since_upload, theirs.used_since_upload) = (true, true);
-        // The stream is of this storage's own device: a peer that used the storage last may have no
-        // access to the source.
+        // The work runs on this storage's own device: a peer device that used this storage last may
+        // have no access to `source`.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
@@ -374,8 +374,8 @@ impl Storage {
             state.address()?;
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
-        // The stream is of this storage's own device: a peer that used the storage last may have no
-        // access to the other storages.
+        // The work runs on this storage's own device: a peer device that used this storage last may
+        // have no access to the other storages.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -569,9 +569,9 @@ impl Storage {
     }
 
     /// Makes `stream` wait for the last use of the storage, and records `stream` as the stream of
-    /// the last use. `visited` keeps heaps alive that a check of access between devices visits. The
-    /// caller drops `visited` only after it has unlocked all storages: the drop may end a heap, and
-    /// that end drops callbacks of the program.
+    /// the last use. A check of access between devices visits heaps, and `visited` keeps these
+    /// heaps alive. The caller drops `visited` only after it has unlocked all storages: the drop
+    /// may end a heap, and that end drops callbacks of the program.
     fn hand_over(
         &self,
         state: &mut State,
@@ -698,8 +698,8 @@ impl Drop for Storage {
             && state.last.is_none()
             && state.advice.is_empty()
         {
-            // `free` checks a foreign stream: the program may have retired it through another
-            // object for the same stream.
+            // The program may have retired a foreign stream through another object for the same
+            // stream. `free` checks this, so the stream is passed to it.
             let home = self.home.is_foreign().then_some(&self.home);
             // A destructor cannot return the error, so the heap counts the failure. In a forked
             // child, `free` does nothing.

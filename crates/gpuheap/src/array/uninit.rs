@@ -18,7 +18,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The source has another number of elements; a driver error. The array is then freed.
+    /// The source has another number of elements; a driver error. Any error frees the array.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         mut self,
         source: &H,
@@ -32,8 +32,8 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The source has another number of elements, or was freed; a driver error. The array is then
-    /// freed.
+    /// The source has another number of elements, or was freed; a driver error. Any error frees the
+    /// array.
     pub fn copy_from<S: ArrayData, E: Dimension>(
         mut self,
         source: &ArrayBase<S, T, E>,

@@ -155,8 +155,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(ArrayBase { held: one.held, offset: one.offset, shape, element: PhantomData })
     }
 
-    /// Returns the length of the leading axis. If the array has no axes, `cannot` completes the
-    /// text of the error.
+    /// Returns the length of the leading axis. If the array has no axes, returns an error. `cannot`
+    /// is a part of its text, such as "cannot be indexed".
     fn leading(&self, cannot: &str) -> Result<usize, Error> {
         self.shape().first().copied().ok_or_else(|| {
             ErrorKind::WrongShape
@@ -276,7 +276,7 @@ fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), Stri
 
 /// Returns an error if memory at `place` and `offset` is not aligned to `align`.
 fn check_alignment(place: Place, offset: u64, align: u64) -> Result<(), String> {
-    // Staged memory is allocated when the adapting call ends, at a multiple of `ALIGN`.
+    // A staged array gets its memory when the call of `adapt` ends, at a multiple of `ALIGN`.
     if matches!(place, Place::Staged) && align > ALIGN {
         return Err(format!(
             "its elements would lie at multiples of {align} bytes, and its memory will begin at \

@@ -18,7 +18,8 @@ pub trait Uploads {
     /// The batch on the device.
     type Batch;
 
-    /// Prepares the end of the current batch's turn. `is_current` is `true` if a batch is current.
+    /// Prepares the end of the current batch's turn, when the batch's memory is freed. `is_current`
+    /// is `true` if a batch is current.
     #[doc(hidden)]
     fn prepare(&mut self, request: &Request, is_current: bool) -> Result<(), Error>;
 

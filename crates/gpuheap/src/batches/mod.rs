@@ -125,8 +125,8 @@ impl Device {
 ///   operator that consumes the batch, as `batch * 2.0` does, passes the memory on.
 ///
 /// If a batch was uploaded in a [scope](crate::Scope), the end of that scope frees the batch too,
-/// even before its turn and even if the iterator was forgotten. If the batch was uploaded ahead,
-/// `next` then returns an error for that batch.
+/// even if `next` has not returned it yet, and even if the iterator was forgotten. If the batch was
+/// uploaded ahead, `next` then returns an error for that batch.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

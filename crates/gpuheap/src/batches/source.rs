@@ -57,8 +57,8 @@ pub trait Source {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Items of an iterator, for [`Target::batches`]. Each item is adapted, and `R` converts its
-/// element types.
+/// Items of an iterator, for [`Target::batches`]. Each item is moved to the device by `Adapt`, and
+/// `R` converts the element types of the item's arrays.
 pub struct Items<I: Iterator, R = Same> {
     items: Fuse<I>,
     /// Item that was put back, if any.

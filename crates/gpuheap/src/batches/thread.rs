@@ -35,7 +35,7 @@ struct Desk<V> {
 
 struct DeskState<V> {
     ready: VecDeque<Uploaded<V>>,
-    /// `true` if the program holds no batch and waits for one.
+    /// `true` if the program waits for a batch and holds no other batch.
     is_awaited: bool,
     /// `true` if the program needs no more batches.
     is_closed: bool,
@@ -107,8 +107,8 @@ impl<'scope, S: Source> Feeder<'scope, S> {
 impl<S: Source> Uploads for Feeder<'_, S> {
     type Batch = S::Batch;
 
-    /// Returns an error in a forked child. The thread does not exist in the child, and may have
-    /// held the lock at the fork.
+    /// Returns an error in a forked child. The uploading thread does not exist in the child, and
+    /// may have held the desk's lock at the fork.
     fn prepare(&mut self, _: &Request, _: bool) -> Result<(), Error> {
         if self.is_over || !self.heap.is_forked() {
             return Ok(());

@@ -22,9 +22,9 @@ pub struct Request {
 /// stream order. Arrays that existed before the upload, or were made after it, are untouched.
 pub(super) struct Turn {
     scope: Scope,
-    /// Storages kept until the turn ends, even if the program drops the batch. A loop drops a batch
-    /// just before the next upload. Without the kept storages, that upload would reuse the memory,
-    /// and wait for the very work that it has to overlap with.
+    /// Storages of the batch, kept until its turn ends even if the program drops the batch. A loop
+    /// drops a batch just before the next upload. Without the kept storages, that upload would
+    /// reuse the memory, and wait for the very work that it has to overlap with.
     held: Vec<Arc<Storage>>,
 }
 
@@ -76,10 +76,10 @@ impl Request {
 }
 
 impl<V> Batch<V> {
-    /// Begins the turn: moves the batch to the target's stream. The stream waits for the batch's
-    /// upload and for later uses of its arrays, but not for uploads of later batches. The host does
-    /// not wait. If `is_held`, the memory stays until the turn's end, even if the program drops the
-    /// batch.
+    /// Begins the batch's turn, in which the program has it: moves the batch to the target's
+    /// stream. The stream waits for the batch's upload and for later uses of its arrays, but not
+    /// for uploads of later batches. The host does not wait. If `is_held`, the memory stays until
+    /// the turn's end, even if the program drops the batch.
     pub(super) fn begin(self, request: &Request, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;

@@ -67,8 +67,8 @@ struct CapturedGraph {
     completed: Completed,
     /// `true` once the capture is known to have ended: all of the graph is captured.
     is_captured: AtomicBool,
-    /// `true` if work after the capture may use memory that was freed in the capture. The end of
-    /// the graph then completes no free.
+    /// `true` if work after the capture may use memory that was freed in the capture. That work may
+    /// outlast the graph, so the end of the graph then completes no free.
     is_doubtful: AtomicBool,
     /// `true` once the graph, its executable graphs and their launches have ended.
     has_ended: AtomicBool,
@@ -116,8 +116,9 @@ impl CaptureState {
 }
 
 impl Captures {
-    /// Returns the stream `raw` as a stream of its capture; `None` if it captures nothing, or its
-    /// capture was invalidated. The caller has entered the context, and keeps the stream alive.
+    /// Returns the [`CaptureStream`] of the stream `raw`, and makes it at the first call in a
+    /// capture. Returns `None` if `raw` is not capturing, or its capture was invalidated. The
+    /// caller has entered the context, and keeps the stream alive.
     pub(crate) fn stream(
         &self,
         driver: &dyn Driver,
@@ -217,7 +218,7 @@ impl CaptureStream {
         !self.has_ended() && !self.graph.is_captured.load(Ordering::Acquire)
     }
 
-    /// Returns the moment before which the frees in the capture are completed.
+    /// Returns a moment (see [`Moments`]). Frees in the capture at earlier moments are completed.
     pub(crate) fn completed(&self) -> u64 {
         self.graph.moments.completed_by_itself(&self.graph.completed)
     }
@@ -307,8 +308,8 @@ unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // Reads the flag after `begin`. If another thread calls `doubt` after this load, the frees that
-    // it doubts belong to a later moment, and are not completed here.
+    // Reads the flag after `begin`. If another thread calls `doubt` after this load, that thread's
+    // frees belong to a later moment, and are not completed here.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

@@ -48,7 +48,7 @@ pub(crate) struct Context {
     has_siblings: bool,
     /// `true` if the device is a Windows GPU under WSL2.
     is_wsl2: bool,
-    /// `true` if the driver checks blocks. Cached, so that a query costs one load.
+    /// `true` if an emulated driver checks blocks. Cached, so that a query costs one load.
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
@@ -71,7 +71,7 @@ pub(crate) struct Context {
     pub(crate) holders: Holders,
     /// Streams that were first seen while they captured a graph.
     pub(crate) captures: Captures,
-    /// Turn that a request takes to reclaim memory from other heaps, in its last reclaim step.
+    /// Turn that one request at a time takes to reclaim memory from other heaps, as its last step.
     pub(crate) turn: ReclaimTurn,
     /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
@@ -111,8 +111,8 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         let DeviceOrigin { emulator, fallback } = origin;
-        // The platform is queried here, because the query takes the emulator's lock. A forked child
-        // must not take that lock, but also displays names.
+        // The emulator's number is queried here, because the query takes the emulator's lock. A
+        // forked child must not take that lock, but displays the device's name with the number.
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -358,11 +358,11 @@ impl Context {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives another device access to the virtual memory of the heaps, mapping by mapping. Adds
-    /// these heaps to `visited`.
+    /// Gives another device access to the virtual memory of this device's heaps, mapping by
+    /// mapping. Adds these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // Adds `reader` to the list first, so that it also gets access to mappings made from now
-        // on. If the reader was reset, it is in the list already.
+        // Adds `reader` to `readers` first, so that it also gets access to mappings made from now
+        // on. If the device `reader` was reset, it is in the list already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -528,7 +528,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
         // SAFETY: the driver swaps the local `mode` with the mode of this thread.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // If this call fails, later calls may fail during a capture.
+        // If the exchange fails, the guard still works, but calls during a capture may fail.
         Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }
@@ -598,7 +598,7 @@ mod tests {
     use crate::emu::{Fault, FaultPlan, Options, Profile};
     use crate::{Device, Error, Heap, PoolKind};
 
-    /// A record of the context's state at each notification.
+    /// Holder that records the result of a wait for the context before each reset.
     struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);
 
     impl Holder for Notes {

@@ -30,8 +30,8 @@ impl HostGate {
         if *borrows == 0 { Ok(Some(borrows)) } else { Err(HostBorrowed) }
     }
 
-    /// Begins a borrow. Until the borrow ends, no work is enqueued. Returns `true` if the caller
-    /// has to wait for the device.
+    /// Begins a borrow by the host. Until the borrow ends, no work is enqueued on the device.
+    /// Returns `true` if the caller has to wait for the device.
     pub(crate) fn begin_borrow(&self) -> bool {
         let Some(borrows) = &self.borrows else { return false };
         *borrows.write().unwrap_or_else(PoisonError::into_inner) += 1;

@@ -6,8 +6,9 @@ use rustc_hash::FxHashMap;
 
 /// Number of heaps with small allocations in each granule of a device.
 ///
-/// Each heap counts the whole granule as reserved, so that a free by another heap moves no heap
-/// above its limit. The device counts the granule once.
+/// Each heap counts the whole granule as reserved. If heaps divided the granule among them, a free
+/// by one heap would raise the counts of the others, maybe above their limits. The device counts
+/// the granule once.
 #[derive(Debug, Default)]
 pub(crate) struct Granules(Mutex<GranuleCounts>);
 
@@ -44,7 +45,7 @@ impl Granules {
         self.lock().heaps.get(&granule).is_some_and(|heaps| *heaps > 1)
     }
 
-    /// Returns by how many granules the counts of all heaps exceed the device's count.
+    /// Returns by how many granules the sum over all heaps exceeds the device's count.
     pub(crate) fn counted_again(&self) -> u64 {
         self.lock().again
     }

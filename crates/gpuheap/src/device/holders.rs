@@ -62,7 +62,7 @@ pub(crate) fn is_visiting() -> bool {
 
 impl Holders {
     /// Registers `holder` for as long as it lives. A [visit](Holders::visit) keeps it alive, and
-    /// holds `visits` for reading. To wait until no visit does, lock `visits` for writing.
+    /// holds `visits` for reading. To wait until no visit keeps it, lock `visits` for writing.
     pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.holder.strong_count() > 0);
@@ -96,7 +96,8 @@ impl Holders {
     /// Returns `true` if a stream of any heap captures a graph. A wait for the device would break
     /// the capture. The caller holds no lock of any heap.
     pub(crate) fn is_any_capturing(&self) -> bool {
-        // During a visit, `visit` does nothing, so assume that some heap has a capturing stream.
+        // If this thread visits heaps already, `visit` does nothing. Then assume that a stream
+        // captures.
         let mut is_any = is_visiting();
         self.visit(|holder| is_any |= holder.is_any_capturing());
         is_any

@@ -1,4 +1,4 @@
-//! Lets one request at a time reclaim from other heaps in its last reclaim step.
+//! Makes requests reclaim memory from other heaps one at a time, in their last reclaim step.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -30,15 +30,14 @@ pub struct Error(Box<Fault>);
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// Index of a row of an array that does not fit even as a batch of one row, and the figures.
+    /// Index of a row that does not fit even as a batch of one row, and the figures of the request.
     Row(usize, OutOfMemory),
     /// Invalid request, such as an unknown name, a wrong limit or a stream of another device.
     Refused(ErrorKind, String),
     /// The machine's driver cannot be opened.
     Open(OpenError),
     Driver(DriverError),
-    /// Name of a kernel of the library that could not be loaded or launched, and the driver's
-    /// error.
+    /// Name of gpuheap's kernel that could not be loaded or launched, and the driver's error.
     #[cfg_attr(
         not(feature = "arithmetic"),
         expect(dead_code, reason = "arithmetic has the kernels")
@@ -58,7 +57,7 @@ pub(crate) enum Freed {
     Early(Caller),
     /// Freed at the end of the scope that began at this line.
     Scope(Caller),
-    /// Freed at the end of its step in an iteration over batches, requested at this line.
+    /// Freed at the end of its step in an iteration over batches. This line began the iteration.
     Batch(Caller),
 }
 

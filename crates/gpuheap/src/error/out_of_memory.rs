@@ -128,7 +128,7 @@ named! {
         LargerThanLimit = "larger_than_limit",
         /// Live memory and the request together exceed the hard limit.
         Limit = "limit",
-        /// The memory of all heaps under a total limit and the request together exceed that limit.
+        /// The memory of all heaps under a total limit, plus the request, exceeds that limit.
         TotalLimit = "total_limit",
         /// Live memory and the request together exceed the device.
         DeviceFull = "device_full",
@@ -281,7 +281,7 @@ impl OutOfMemory {
         self.pool != PoolKind::None && self.live_blocks > 0
     }
 
-    /// Returns the text on the device memory that has to be free too, if the limit is raised.
+    /// Returns the advice to free device memory too, if a higher limit alone is not enough.
     fn freed_beside(&self) -> String {
         match self.device_short_by {
             None | Some(0) => String::new(),
@@ -297,8 +297,7 @@ impl OutOfMemory {
         is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
     }
 
-    /// Returns the text on the memory that this or another program has to free on the device or
-    /// host.
+    /// Returns the advice to free memory of the device or host, in this program or in others.
     fn freed(&self) -> String {
         let short = self.amount(self.device_short_by.unwrap_or(0));
         match self.freed_here() {

@@ -10,8 +10,8 @@ pub enum ReclaimStep {
     Ready,
     /// Waits, on the host, for the frees in flight.
     InFlight,
-    /// Returns only the needed bytes of cached memory to the driver. Chooses the smallest unused
-    /// segment that covers the remaining bytes, or else the largest segment.
+    /// Returns only as much cached memory to the driver as the request needs. Chooses the smallest
+    /// unused segment that covers the missing bytes, or else the largest segment.
     Cache,
     /// Returns all cached memory to the driver.
     WholeCache,

@@ -197,7 +197,7 @@ impl Store {
     }
 }
 
-/// If `stream` was first seen in a capture, counts the block in that capture.
+/// Counts a block just allocated on `stream` in the capture in which the stream was first seen.
 #[inline]
 fn note_in_capture(stream: &Stream) {
     if let Some(capture) = stream.capture() {
@@ -225,7 +225,7 @@ impl StoreState {
             }
         }
         let grant = grant.map_err(|shortage| match shortage {
-            // For example, the driver had no memory to create an event. That is a shortage too.
+            // The driver had no memory for an event or the like. That is a shortage too.
             Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
             shortage => shortage,
         })?;

@@ -214,8 +214,8 @@ impl Block {
             if !stream.is_foreign() {
                 return self.give_back(None);
             }
-            // A foreign stream may have been retired and wrapped again. The retired stream's cache
-            // was closed before that, and takes no blocks.
+            // The program may have retired this foreign stream, and made a new object for its
+            // handle. The old stream's cache was closed then, so `keep` refuses the old blocks.
             if self.keep() {
                 self.given_back = true;
                 return Ok(());

@@ -32,7 +32,7 @@ use crate::track::{Tracker, Tracking};
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
-/// Upper bound of the slack, as a multiple of the peak.
+/// Upper bound of the builder's `slack`, as a multiple of the peak of live memory.
 const MOST_SLACK: f64 = 10.0;
 
 /// Builder of a heap. It sets the pool, the limits and other settings.
@@ -175,8 +175,8 @@ setters! {
     ///
     /// The default is the larger of two amounts: 0.04 of the peak, and 1/72 of the device's memory
     /// or of a lower limit. Once three quarters of the device's memory or of that limit are in use,
-    /// the second amount shrinks. It is zero when all of that memory is in use. Until then, the
-    /// pool also takes memory in larger pieces than a request needs. The fraction 0.04 grows up to
+    /// the second amount shrinks. It is zero when all of that memory is in use. While it is not
+    /// zero, the pool also takes larger pieces than a request needs. The fraction 0.04 grows up to
     /// 0.35 for a program that makes the pool map again and again.
     ///
     /// A slack set here is fixed, and does not depend on the device. With 0, the pool always maps
@@ -213,10 +213,10 @@ impl HeapBuilder {
         self
     }
 
-    /// Publishes the heap: other processes of this user can read its bytes, limits and lines
-    /// through a socket. `gpuheap status` and `gpuheap doctor` read them. With [`Access::Control`],
-    /// other processes can also flush the heap and set its limit. With `None`, the heap is not
-    /// published, even if `GPUHEAP_PUBLISH` is set.
+    /// Publishes the heap: through a socket, other processes of this user can read its figures, its
+    /// limits, and the lines that hold its memory. `gpuheap status` and `gpuheap doctor` read them.
+    /// With [`Access::Control`], other processes can also flush the heap and set its limit. With
+    /// `None`, the heap is not published, even if `GPUHEAP_PUBLISH` is set.
     ///
     /// The process's first published heap starts a thread that only answers questions. Allocations
     /// wait for this thread no longer than for any other thread of the program.
@@ -309,7 +309,7 @@ impl HeapBuilder {
         }
         if let Some(access) = publish {
             let published = heap.inner().publish(access);
-            // `GPUHEAP_PUBLISH` serves observers, so a failure does not stop the program.
+            // If only `GPUHEAP_PUBLISH` requests this, a failure does not stop the program.
             if is_publish_chosen {
                 published?;
             }

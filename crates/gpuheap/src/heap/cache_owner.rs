@@ -48,8 +48,8 @@ impl ThreadCache {
         }
         let own = unused_here(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        // A transient stream may end unannounced, so its frees are fenced at once. A cached free
-        // would have no fence.
+        // A transient stream may end unannounced, so its frees are fenced at once. Blocks in a
+        // thread's cache have no fence, so such a stream gets no cache.
         let stream = match stream {
             Some(stream) => Some(state.stream(stream)),
             None => state.order.registered(stream_id),
@@ -183,8 +183,8 @@ impl StoreState {
         }
     }
 
-    /// Merges the counts of one of this thread's caches. If blocks that other threads freed found
-    /// no slot in the cache, moves such blocks to the pool.
+    /// Merges the counts of one of this thread's caches into the statistics. If the cache had no
+    /// slot for blocks that other threads freed, moves these blocks to the pool.
     #[inline]
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -251,10 +251,10 @@ impl StoreState {
     }
 }
 
-/// Detaches all caches from a heap without clones and blocks. After a reset, blocks that point at
-/// the caches may remain, so these caches are not reused. Returns the references that kept the heap
-/// alive. Drop them without a lock. Call this function with the lock of the heap's clones held, so
-/// that no thread requests the heap meanwhile.
+/// Detaches all caches from a heap that has no clones, and no blocks that can be freed. After a
+/// reset, invalid blocks may still point at the caches, so these caches are not reused. Returns the
+/// references that kept the heap alive. Drop them without a lock. Call this function with the lock
+/// of the heap's clones held, so that no thread makes a clone meanwhile.
 #[must_use]
 pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();

@@ -20,7 +20,7 @@ pub(crate) fn available(
     context: &Arc<Context>,
     requested: PoolKind,
 ) -> (PoolKind, Option<Fallback>) {
-    // Only `stitched` maps physical memory to addresses itself.
+    // Only a `stitched` pool needs virtual memory: it maps physical memory to addresses itself.
     if requested != PoolKind::Stitched {
         return (requested, None);
     }

@@ -62,9 +62,9 @@ pub enum Fit {
         /// Missing bytes. If this many bytes return to the driver, or the limit is raised by this
         /// many, the request succeeds. The figure is large enough whichever memory returns. It
         /// leaves out free pieces next to live blocks, because they return to the driver only
-        /// together with those blocks. `stitched` could join two such pieces, so it may need fewer
-        /// bytes. No other pool needs fewer. The figure may be too low on WSL2, and if the driver
-        /// does not report how much is free.
+        /// together with those blocks. Only a `stitched` pool may need fewer bytes, because it can
+        /// join two such pieces. The figure may be too low on WSL2, and if the driver does not
+        /// report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
@@ -143,10 +143,10 @@ impl Heap {
     ///
     /// Memory freed on a stream that is capturing a graph counts as in use, because the reclaim
     /// steps cannot wait for it. A request on that stream itself may reuse the memory, and so
-    /// succeed although the forecast is [`No`](Fit::No). A capturing stream may have frees in a
-    /// `driver` heap that it had not reached before the capture. In that case, all free memory of
-    /// the `driver` heap counts as in use for other heaps, because the driver does not report which
-    /// part is in use.
+    /// succeed although the forecast is [`No`](Fit::No). A stream may have begun its capture before
+    /// it reached earlier frees in a `driver` heap. In that case, all free memory of the `driver`
+    /// heap counts as in use for other heaps, because the driver does not report which part is in
+    /// use.
     ///
     /// A forecast may soon be out of date: other threads and other processes continue. A
     /// forecast also compares only numbers of bytes. For `driver` heaps and on a nearly full
@@ -209,8 +209,7 @@ impl StoreState {
         if !self.has_spare(bytes) {
             return take;
         }
-        // Counts work as in use until a poll shows that it completed. A failed poll counts all of
-        // it.
+        // If this poll fails, memory of work that has completed counts as in use.
         let _ = self.poll();
         let unreached = self.order.unreached();
         if unreached.is_empty() {
@@ -310,8 +309,8 @@ impl StoreState {
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // The driver may keep `may_stay` bytes, and a forecast is certain, so it does not count
-        // them.
+        // The driver may keep `may_stay` bytes. They do not count as free, so that the missing
+        // bytes are enough even then.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
@@ -325,7 +324,7 @@ impl StoreState {
     }
 
     /// Returns the first amount that the policy would try to take from the driver and that is
-    /// available. Cached memory counts as it is now.
+    /// available. Counts free memory as it is now, plus the bytes that the policy returns first.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -365,7 +364,7 @@ impl StoreState {
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);
-        // Memory of captures in other heaps needs no free: it returns when the captures end.
+        // Stuck memory of other heaps is free already, and can return once the captures end.
         let heaps = figures.others.reserved.saturating_sub(figures.others.stuck);
         let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
         let captured = captured.0.map(InTheWay::Captured);

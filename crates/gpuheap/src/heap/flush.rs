@@ -26,7 +26,8 @@ pub struct FlushReport {
     pub device: String,
     /// Result for each kind of memory that the heaps have handed out so far.
     pub kinds: Vec<FlushedKind>,
-    /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
+    /// Bytes of the device's memory in other heaps of this process. 0 after a flush of the device,
+    /// because all heaps take part in it.
     pub other_heaps: u64,
     /// Free bytes of `other_heaps`. A flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
@@ -218,8 +219,8 @@ impl Holder for HeapInner {
         if is_reset {
             for store in self.stores() {
                 let mut state = store.lock();
-                // Closes the threads' caches: their memory no longer exists, and the threads do not
-                // check that.
+                // Closes the threads' caches, because the reset freed the memory of their blocks. A
+                // thread takes blocks from an open cache without a check for a reset.
                 state.close(|_| true);
                 state.source.after_reset();
             }

@@ -28,8 +28,8 @@ impl HeapInner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // If the lease is of the retired stream, the heap has an event after that stream's last
-        // work. Otherwise this call waits for the retired stream.
+        // A retired stream records no event. If it is the lease's own stream, the heap has an event
+        // after its last work. Otherwise this call waits for the retired stream.
         let stream = match stream {
             Some(stream) if stream.is_retired() => {
                 if stream.id() != lease.stream_id {
@@ -88,8 +88,8 @@ impl HeapInner {
         state.lost += 1;
     }
 
-    /// Returns an error if a lease's memory cannot be given back. If a reset freed the memory, it
-    /// no longer counts as outstanding.
+    /// Returns an error if a lease's memory cannot be given back. If the reason is a reset, the
+    /// reset freed the memory, and the tracker no longer counts it as outstanding.
     pub(super) fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
         let alive = self.context.check_alive();
         if alive == Err(Gone::Reset) {

@@ -70,10 +70,11 @@ impl IdleTrim {
 
 impl Heap {
     /// Drops the heap, and waits until it has ended. If no other clone and no block of the heap
-    /// exist, all its memory has returned to the driver when this call returns. Two kinds of
+    /// exist, all its memory has returned to the driver when this call returns. Three kinds of
     /// threads may hold the heap for a moment, and this call waits for them. One is the thread of
-    /// an [idle trim](crate::HeapBuilder::idle_trim). The other is a thread whose request to
-    /// another heap reclaims this heap's cached memory.
+    /// an [idle trim](crate::HeapBuilder::idle_trim). Another is the thread that answers other
+    /// processes. The third is a thread whose request to another heap reclaims this heap's cached
+    /// memory.
     pub fn close(self) {
         // Does not wait in a forked child: a thread that no longer exists may have held the lock.
         // Does not wait on a thread that is visiting heaps, because it would wait for itself.
@@ -131,12 +132,12 @@ fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
         if last != Some(now) {
             (last, since, done) = (Some(now), Instant::now(), false);
         } else if !done && since.elapsed() >= after {
-            // A failure is retried after the next wait.
+            // If this fails, the thread tries again after its next wait.
             let regained: Result<u64, Error> =
                 inner.stores().map(|store| store.reclaim(u64::MAX)).sum();
             (done, since) = (regained.is_ok(), Instant::now());
             let device = inner.context.to_string();
-            // Drops both first: the logger may use the heap, and reset the device.
+            // Releases the heap before the log call: the logger may use it, and reset the device.
             drop(inner);
             drop(pass);
             let regained = Bytes(regained.unwrap_or(0));

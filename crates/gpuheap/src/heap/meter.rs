@@ -51,8 +51,9 @@ pub struct Reading {
     pub live_before: u64,
     /// Bytes live now.
     pub live: u64,
-    /// High-water mark of `live`, including memory that was live before. Exact if one thread uses
-    /// the heap. Otherwise it has the same error as [`live_peak`](AllocStats::live_peak).
+    /// High-water mark of `live`, including memory that was live when the meter was made. Exact if
+    /// one thread uses the heap. Otherwise it has the same error as
+    /// [`live_peak`](AllocStats::live_peak).
     pub live_peak: u64,
     /// Number of allocations, by all threads.
     pub allocations: u64,
@@ -79,7 +80,7 @@ impl Reading {
     }
 
     /// Returns the reading as JSON, keyed by the names of the fields. The names are stable.
-    /// Resolves the stacks.
+    /// Resolves the call stacks of `changes`.
     pub fn to_json(&self) -> String {
         // This cannot fail, because the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()

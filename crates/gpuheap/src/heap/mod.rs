@@ -133,8 +133,8 @@ pub(crate) struct HeapInner {
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
-    /// Read-locked while another thread keeps the heap alive, for a request to another heap or an
-    /// answer to another process. [`Heap::close`] waits for these threads.
+    /// Read-locked while another thread keeps the heap alive: its request to another heap reclaims
+    /// this heap's memory, or it answers another process. [`Heap::close`] waits for these threads.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
@@ -391,7 +391,7 @@ impl Heap {
     /// freed memory then waits for the event, and not for later work.
     pub(crate) fn fence(&self, kind: MemoryKind) {
         if self.inner().context.check_alive().is_ok() {
-            // A failure is retried when a block is requested.
+            // If this fails, the next request for a block records the missing events.
             let _ = self.store(kind).lock().fence();
         }
     }
@@ -500,8 +500,8 @@ impl Heap {
         }
     }
 
-    /// Reports to an emulated device's checks which parts of a block are used separately. Each part
-    /// is an address and a size in bytes.
+    /// Reports the separately used parts of a block to an emulated device, so that it can check
+    /// them. Each part is an address and a size in bytes.
     pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
         let context = &self.inner().context;
         let Some(checks) = context.block_checks() else { return };
@@ -517,7 +517,8 @@ impl Heap {
         self.inner().store(kind)
     }
 
-    /// Makes a clone of a heap, also of a heap whose last clone was dropped.
+    /// Makes a clone of a heap. If the last clone was dropped and blocks keep the heap alive, makes
+    /// the first new clone.
     pub(crate) fn from_inner(inner: Arc<HeapInner>) -> Heap {
         let mut known = inner.lock_clones();
         if let Some(clones) = known.upgrade() {
@@ -581,8 +582,8 @@ impl HeapInner {
     /// If the heap has neither clones nor blocks, detaches the caches that keep the heap alive.
     #[cold]
     pub(crate) fn end_if_over(&self) {
-        // This lock is held to the end, so that a new request for the heap runs completely before
-        // or completely after this call.
+        // This lock is held to the end, so that another thread makes a clone of the heap before or
+        // after this call, and not meanwhile.
         let clones = self.lock_clones();
         let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);

@@ -22,7 +22,8 @@ use crate::track::Tracking;
 /// A heap that answers questions of other processes.
 struct PublishedHeap {
     heap: Weak<HeapInner>,
-    /// Read-locked while an answer keeps the heap alive. [`Heap::close`] waits for the answer.
+    /// Read-locked while an answer to another process keeps the heap alive. [`Heap::close`] waits
+    /// for the answer.
     visits: Arc<RwLock<()>>,
     /// Recording that a question started.
     recording: Mutex<Option<Recording>>,

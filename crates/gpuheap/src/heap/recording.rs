@@ -122,7 +122,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held a lock.
+        // Skips this in a forked child: a thread of the parent may have held one of these locks.
         if let Some(heap) = self.heap.upgrade()
             && heap.context.check_alive().is_ok()
         {

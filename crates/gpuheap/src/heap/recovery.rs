@@ -64,16 +64,16 @@ impl From<&Shortage> for Missing {
     }
 }
 
-/// Locked state for the last attempt to allocate.
+/// Locked state of a store, for an attempt in the last reclaim step.
 pub(crate) struct Last<'a> {
     pub(crate) state: &'a mut StoreState,
-    /// Memory of other heaps, read shortly before the attempt.
+    /// Memory of other heaps, read shortly before the store was locked.
     pub(crate) others: OtherHeaps,
 }
 
 impl Store {
-    /// Runs a call that takes memory of this kind directly from the driver. If the driver has no
-    /// memory left, runs the reclaim steps.
+    /// Runs `take`, a call that takes memory from the driver without the pool. If the driver has no
+    /// memory left, runs the reclaim steps, and `take` after each step.
     pub(crate) fn recover_with(
         &self,
         bytes: u64,
@@ -123,8 +123,8 @@ impl Store {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
-                    // Merges the counts first, so that memory that a step freed on this thread does
-                    // not count as live together with the request.
+                    // Merges this thread's counts first. Otherwise memory that a reclaim step freed
+                    // on this thread would count as live together with the request.
                     state.merge_counts();
                     state.allocate(bytes, stream)
                 }
@@ -184,8 +184,8 @@ impl Store {
         Err(tried)
     }
 
-    /// Runs the last step: makes attempts with other threads paused, and repeats them while other
-    /// heaps give back memory in between.
+    /// Runs the last reclaim step: makes attempts with other threads paused, and repeats them while
+    /// other heaps give back memory in between.
     fn retry_alone<T>(
         &self,
         tried: &mut Tried,
@@ -258,7 +258,7 @@ impl Store {
     }
 
     /// Runs one reclaim step. Returns the bytes that the driver regained, or `None` if the step
-    /// does not apply. A failure shows in the next attempt.
+    /// does not apply. A failure of the step shows in the next attempt to allocate.
     fn take_step(&self, step: ReclaimStep, missing: Missing) -> Option<u64> {
         let (limited, Missing { bytes: missing, is_limited }) = (missing.limited(), missing);
         let regained = match step {
@@ -427,9 +427,9 @@ impl StoreState {
         Figures { kind, cached, reserved, capacity, memory, hard, total, others }
     }
 
-    /// Finds the cause of a `shortage`, the missing bytes, and the bytes missing [under each
-    /// limit](Figures::over_limits). The request was for `bytes`, and `now` has the figures at the
-    /// time of the shortage.
+    /// Finds three things: the cause of a `shortage`, the bytes that the request lacked, and the
+    /// bytes that it lacked [under each limit](Figures::over_limits). The request was for `bytes`,
+    /// and `now` has the figures at the time of the shortage.
     fn diagnose(
         &mut self,
         bytes: u64,
@@ -444,7 +444,7 @@ impl StoreState {
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
             return (captured.find_cause(bytes, &then, &lack), lack, then.over_limits(&lack));
         }
-        // According to the figures, the request fits once all frees have completed.
+        // There is no forecast, or according to it the request fits once all frees have completed.
         let lack = now.lack_after(shortage);
         let over = now.over_limits(&lack);
         if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
@@ -493,7 +493,8 @@ impl Figures {
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
-    /// Returns the figures with `bytes` moved back from the free memory to the other heaps.
+    /// Returns the figures without `bytes` of the free memory: they count as cached memory of other
+    /// heaps again.
     pub(crate) fn without(self, bytes: u64) -> Figures {
         let Figures { memory, mut others, .. } = self;
         let memory = memory.map(|(free, total)| (free.saturating_sub(bytes), total));
@@ -530,8 +531,8 @@ impl Figures {
         match *shortage {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
-                // Other threads may have given back memory since the refusal. If the limit then
-                // allows the request, all of the request counts as lacking.
+                // Other threads may have given back memory since the refusal. If the limit now
+                // allows the request, the lack is unknown, and all of the request counts.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::OutsidePool(needed) => {
@@ -555,8 +556,8 @@ impl Figures {
             // The request is too large only because of the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
             () if self.hard.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
-            // `needed` may be less than the request, because new memory can extend a free piece.
-            // The sum has to hold all of the request.
+            // New memory can extend a free piece, so `needed` may be less than the request. Cached
+            // and available bytes together have to hold all of the request.
             () if cached.largest_request() < bytes
                 && cached.bytes > 0
                 && cached.bytes.saturating_add(available) >= needed.max(bytes) =>

@@ -14,12 +14,13 @@ use crate::stream::Stream;
 /// A free, with the ids that its streams have now: a stream gets another id when its capture ends.
 pub(super) struct Renamed {
     pub(super) lease: Lease,
-    /// The stream of the program's free, if it was first seen in a capture and has a valid handle.
+    /// The stream on which the program frees, if the stream was first seen in a capture and has a
+    /// valid handle.
     pub(super) stream: Option<Stream>,
     of_lease: LeaseStream,
 }
 
-/// The stream of a lease that was allocated in a capture.
+/// The stream of a lease (the record of a block) that was allocated in a capture.
 enum LeaseStream {
     /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
@@ -30,7 +31,7 @@ enum LeaseStream {
 }
 
 impl Renamed {
-    /// Counts the block as freed in its capture, if it is freed there.
+    /// If the block was allocated in a capture that may still run, counts the free in that capture.
     pub(super) fn note_freed(&self) {
         if let LeaseStream::InCapture(capture) = &self.of_lease {
             capture.note_freed();
@@ -40,7 +41,7 @@ impl Renamed {
 
 impl HeapInner {
     /// Looks up the current ids of the lease's own stream, and of the stream on which the program
-    /// frees. `None` if neither was first seen in a capture, because their ids do not change.
+    /// frees. `None` if neither was first seen in a capture: only the ids of such streams change.
     #[inline]
     pub(super) fn rename(
         &self,
@@ -104,8 +105,8 @@ impl HeapInner {
         LeaseStream::None
     }
 
-    /// Moves a lease without a known stream to the stream for detached frees: the memory is reused
-    /// only after a wait for the whole device.
+    /// Moves a lease without a known stream to the stream for detached frees. No fence covers them,
+    /// so the memory is reused only after a wait for the whole device.
     fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
         let stream = self.store(kind).lock().order.detached_stream();
         lease.stream = StreamRef::new(stream.number(), lease.stream.raw());

@@ -28,7 +28,7 @@ static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
 pub struct Requester {
     /// Address of the requesting line, or of the variable that gets the result; 0 if unknown.
     pub place: u64,
-    /// Line of the program; `None` to let the driver look at the stack.
+    /// Line of the program; `None` if the emulated driver has to find the line on the call stack.
     pub line: Option<String>,
 }
 
@@ -39,7 +39,8 @@ pub fn find_requesters_by(find: fn() -> Option<Requester>) {
     let _ = FIND_REQUESTER.set(find);
 }
 
-/// Starts to report granted requests, because the driver refused memory.
+/// Starts to report granted requests too, because the driver refused memory. A heap may still serve
+/// the refused request.
 #[cold]
 pub(super) fn note_shortage(context: &Context) {
     if context.driver().request_reports().is_some() {
@@ -48,7 +49,7 @@ pub(super) fn note_shortage(context: &Context) {
 }
 
 impl HeapInner {
-    /// Reports the result of a request for the line `at`, and returns the result.
+    /// Reports the result of a request that the line `at` made, and returns the result.
     #[inline]
     pub(super) fn reported<T>(
         &self,

@@ -59,7 +59,8 @@ impl Store {
             });
         };
         reach(&|store, bytes| store.give_back_unused(bytes));
-        // Another device's work may wait for work that this thread has yet to enqueue here.
+        // Does not wait for another device: its work may wait for work that this thread has not
+        // enqueued yet.
         let can_wait = |store: &Store| Arc::ptr_eq(&store.context, &self.context);
         reach(&|store, bytes| {
             if !can_wait(store) {
@@ -257,8 +258,8 @@ mod tests {
         }
     }
 
-    /// The test itself has the turn to reclaim, and a request has to wait for it. The test above
-    /// would succeed without turns, because its requests are tried again.
+    /// The test itself holds the turn that a request needs for its last reclaim step. The test of
+    /// two large requests would succeed without turns, because its requests are tried again.
     #[test]
     fn last_reclaim_step_waits_for_turn() {
         let device = device();
@@ -266,7 +267,7 @@ mod tests {
         let stream = device.stream().unwrap();
         let live = heap.allocate(40 * MIB, &stream).unwrap();
         let (send, is_last) = channel();
-        // The request calls reclaimers first, and waits for the turn in the last reclaim step.
+        // The request calls reclaimers just before it waits for the turn in the last reclaim step.
         let _reclaimer = heap.register_reclaimer(move |_| {
             let _ = send.send(());
             0
@@ -278,8 +279,8 @@ mod tests {
             is_last.recv().unwrap();
             thread::sleep(Duration::from_millis(50));
             let has_waited = !request.is_finished();
-            // A request waits two seconds at most, so a stall of the machine may have ended the
-            // wait.
+            // A request waits two seconds at most. If the machine stalls for that long, the wait
+            // may have ended before this check.
             assert!(has_waited || start.elapsed() > Duration::from_secs(1));
             drop(turn);
             assert!(!request.join().unwrap());

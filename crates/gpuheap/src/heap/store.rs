@@ -1,5 +1,5 @@
-//! Stores. A store has a heap's memory of one kind: a policy with its source, stream order,
-//! statistics and limits, under one lock.
+//! Stores. A store has a heap's memory of one kind. It consists of the pool's policy, the source of
+//! its memory, stream order, statistics and limits, under one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +21,9 @@ use crate::sync::{Lock, Locked};
 use crate::thread_cache::{CachedBlock, ThreadCache};
 use crate::total_limit::TotalLimit;
 
-/// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
-/// making a stream wait for another stream. Two streams that hand memory to each other then hold
-/// twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
+/// Reserved bytes up to which a pool takes new memory instead of making a stream wait for another
+/// stream. The bound is 1/256 of the device, if that is more. Two streams that hand memory to each
+/// other then hold twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
@@ -80,7 +80,7 @@ pub(crate) struct StoreState {
     pub(crate) watched: Vec<Watched>,
 }
 
-/// Peak of live bytes recorded for the meter `number`.
+/// Peak of live bytes since a `Meter` was made. `number` identifies the meter.
 pub(crate) struct Watched {
     pub(crate) number: u64,
     pub(crate) peak: u64,
@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Makes the store keep the limit `total`, in which its source already counts its memory.
+    /// Puts the store under the limit `total`. The source already counts its bytes in `total`.
     pub(crate) fn under(mut self, total: Option<TotalLimit>) -> Store {
         self.state.0.get_mut().total = total.clone();
         self.total = total;
@@ -220,7 +220,7 @@ impl Store {
     /// Waits for the device and retires all foreign streams.
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
-        // Waits with the lock held, so that the wait covers the work on all memory freed so far.
+        // Flushes and waits under one lock, so that the wait covers all memory freed so far.
         state.flush_caches();
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
         // Closed for the reason given in `retire`.
@@ -273,7 +273,7 @@ impl Store {
         if stream.context().is_same(&self.context) {
             return Err(refuse_thread_stream());
         }
-        // The context after a reset has the same handle as the context before it.
+        // The contexts also differ if a reset came between them. In that case, returns that error.
         self.context.check_alive()?;
         stream.context().check_alive()?;
         Err(ErrorKind::WrongDevice.error(format!(
@@ -398,7 +398,7 @@ impl StoreState {
     }
 
     /// Waits for all work of the device, unless a stream of this store is capturing a graph.
-    /// Callers query the streams of other heaps before they take this store's lock.
+    /// Callers check other heaps for captures before they take this store's lock.
     pub(crate) fn synchronize(&mut self, context: &Context) -> SourceResult {
         if self.order.is_any_capturing(&mut *self.source)? {
             return Err(SourceError::Capturing);
@@ -455,7 +455,7 @@ impl StoreState {
     }
 
     /// Returns the limits that hold now. The bytes left of a total limit count as a hard limit,
-    /// together with `spare` bytes that other heaps under it can give back.
+    /// together with `spare` bytes that other heaps under the total limit can give back.
     #[inline(always)]
     pub(crate) fn limits_with(&mut self, spare: u64) -> Limits {
         match self.total {
@@ -555,11 +555,11 @@ pub(crate) fn policy_and_source(
 /// for another stream, as [`SPARE`] describes.
 fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
-        // A driver's pool orders streams itself, and reports its reserved bytes only by a call.
+        // Not for a driver's pool: it orders streams itself, and reports its bytes only by a call.
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Unified and pinned memory is slow to take, or not on the device: a wait is better.
+        // Unified and pinned memory is slow to take, or not on the device: streams always wait.
         _ => 0,
     }
 }

@@ -36,7 +36,7 @@ pub struct Usage {
 /// Bytes of one kind of memory that other heaps of this process hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherHeaps {
-    /// Bytes that the driver counts for these heaps.
+    /// Bytes that the driver counts for the other heaps.
     pub(crate) reserved: u64,
     /// Bytes of `reserved` that are free, including pending bytes.
     pub(crate) cached: u64,

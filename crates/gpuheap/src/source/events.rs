@@ -37,7 +37,7 @@ impl Events {
     }
 
     /// Runs `work` with the heap's context current. Entering and leaving take five driver calls.
-    /// These take as long as one call that does work.
+    /// Together they take as long as one call of `work`.
     fn inside<R>(&mut self, work: impl FnOnce(&Context) -> SourceResult<R>) -> SourceResult<R> {
         if !self.holds {
             let _current = self.context.enter_aside()?;

@@ -63,8 +63,7 @@ impl OrderedSource {
     fn get(&mut self, attribute: CUmemPool_attribute) -> SourceResult<u64> {
         let (pool, mut value) = (self.pool, 0_u64);
         self.events.call("cuMemPoolGetAttribute", |context| {
-            // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are read
-            // here.
+            // SAFETY: `value` outlives the call, and the attributes read here have 64 bits.
             unsafe {
                 context.driver().cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -75,8 +74,7 @@ impl OrderedSource {
     fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> SourceResult {
         let pool = self.pool;
         self.events.call("cuMemPoolSetAttribute", |context| {
-            // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are set
-            // here.
+            // SAFETY: `value` outlives the call, and the attributes set here have 64 bits.
             unsafe {
                 context.driver().cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -157,8 +155,8 @@ impl MemorySource for OrderedSource {
     }
 
     /// Returns the bytes of [`regained`](MemorySource::regained) that may stay in the pool. All may
-    /// stay if other memory is in use, because the driver does not report which growth steps are in
-    /// use.
+    /// stay if other memory of the pool is in use: the driver does not report which growth steps
+    /// contain that memory.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

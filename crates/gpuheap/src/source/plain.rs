@@ -30,7 +30,7 @@ pub(crate) struct PlainSource {
     /// Number of segments in each granule of 2 MiB, keyed by the granule's index. The driver puts
     /// several segments of device memory into a granule if none is larger than 2 MiB.
     shared_granules: FxHashMap<u64, u32>,
-    /// Bytes of all other segments, rounded as the driver does. They share no granule.
+    /// Bytes of the segments that share no granule with others, rounded as the driver does.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,
@@ -131,7 +131,7 @@ impl MemorySource for PlainSource {
         Ok(pages + large + self.emptied(segments).count() as u64 * GRANULE)
     }
 
-    /// Counts the emptied granules in which other heaps still have allocations.
+    /// Counts the granules that this heap would empty, but in which other heaps have allocations.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let granules = &self.events.context.granules;
         let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));

@@ -32,12 +32,13 @@ pub(super) struct Vmm {
     mapped: BTreeMap<u64, u64>,
     /// Failed mappings that are still to be undone.
     strays: Vec<Stray>,
+    /// Bytes of physical memory that exist.
     created: u64,
     /// Bytes of the physical memory that count against a total limit.
     pub(super) share: Share,
     /// Bytes that the source has reserved as plain allocations.
     pub(super) beside: u64,
-    /// High-water mark of `beside` plus the physical memory. Methods of this type update it.
+    /// High-water mark of `beside` plus `created`. Methods of this type update it.
     pub(super) reserved_peak: u64,
     pub(super) calls: u64,
 }
@@ -167,8 +168,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives access to a mapped range, to the device and to the devices that read its memory. The
-    /// time of the one call depends on the number of chunks, but not on their sizes.
+    /// Gives the device, and the other devices that read its memory, access to a mapped range.
+    /// Makes one driver call. Its time depends on the number of chunks, but not on their sizes.
     fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -349,16 +350,16 @@ impl Vmm {
         if self.context.check_alive() == Err(Gone::Forked) {
             return;
         }
-        // Enters the context so that no capture breaks. If the context has ended, the calls below
-        // work without it.
+        // Enters the context in a mode in which the calls below break no capture. If the context
+        // has ended, the calls work without it.
         let _aside = self.context.enter_aside();
         let mapped = std::mem::take(&mut self.mapped).into_iter();
         let strays = std::mem::take(&mut self.strays).into_iter();
         let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
         let mapped: Vec<_> = mapped.chain(strays).collect();
         // Mappings, chunks and addresses belong to the process and not to a context: no context has
-        // to be current, and a reset keeps them. If a call fails, its object lives until the
-        // process ends.
+        // to be current, and a reset keeps them. If a call fails, its mapping, chunk or range stays
+        // until the process ends.
         let driver = self.context.driver();
         // SAFETY: these maps hold only memory of this heap, and the caller waited for its last use.
         unsafe {
@@ -459,8 +460,8 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // Lets that driver call fail again. This time, the first attempt to undo the mapping
-            // fails too.
+            // Makes call `nth` of `symbol` fail again. This time, the first attempt to undo the
+            // mapping fails too.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),

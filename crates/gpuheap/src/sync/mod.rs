@@ -1,5 +1,5 @@
-//! Synchronizes threads by a lock of one word and a lock for a value, and numbers threads. loom
-//! explores the interleavings of the locks.
+//! Synchronizes threads by two locks: a [`Word`] guards data elsewhere, and a [`Lock`] contains its
+//! value. loom explores their interleavings. Also numbers threads.
 
 mod lock;
 mod shim;

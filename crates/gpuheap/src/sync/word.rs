@@ -30,7 +30,7 @@ impl Word {
         self.change(TAKEN).then(|| Inside(self))
     }
 
-    /// Takes the lock as soon as it is released. Only for a lock that no thread closes.
+    /// Takes the lock as soon as it is released. Only for a lock on which `close` is never called.
     pub(crate) fn wait(&self) -> Inside<'_> {
         let mut times = 0;
         loop {

@@ -17,7 +17,7 @@ use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 /// Blocks that a thread freed on a stream and keeps for its next requests on that stream.
 ///
 /// The blocks need no fence between them, because the stream runs in order. A block gets its ticket
-/// when it moves to the pool.
+/// (the number of its free) only when it moves to the pool.
 ///
 /// A cache is never destroyed. A block can therefore point at its cache without a reference count
 /// that all threads would write. The cache belongs to a thread while the thread runs, and to a heap
@@ -28,13 +28,14 @@ pub(crate) struct ThreadCache {
     /// Lock of the cache, a single atomic word. The cache's thread takes it for each use. Another
     /// thread closes it to keep that thread out.
     word: Word,
-    /// Identifier of the thread that owns the cache and takes `word`; zero after that thread ended.
+    /// Identifier of the thread that owns the cache and locks `word`; zero after that thread ended.
     thread: OwnedU64,
     /// Identifier of the cache's store.
     store: OwnedU64,
     /// Identifier of the cache's context.
     context: OwnedU64,
-    /// Moment (a count of the context's waits and events) before which marked blocks were freed.
+    /// Moment (a count of the context's waits and events). The blocks that `note_moment` marked
+    /// were freed before it.
     moment: OwnedU64,
     /// The driver's id of the cache's stream.
     stream_id: OwnedU64,
@@ -46,8 +47,8 @@ pub(crate) struct ThreadCache {
     rounding: OwnedU64,
     /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
-    /// Size up to which the cache keeps several blocks of each size. Another thread sets it while
-    /// the cache is empty and its lock is closed. If `caches_large` is not zero, the cache also
+    /// Size up to which the cache keeps several blocks of each size. Another thread may set it
+    /// after closing `word` and emptying the cache. If `caches_large` is not zero, the cache also
     /// keeps the last freed block above that size.
     pub(crate) small: OwnedU64,
     caches_large: OwnedU64,
@@ -63,8 +64,8 @@ pub(crate) struct ThreadCache {
     own: Counts,
     slots: CacheSlots,
     large: CacheSlot,
-    /// Blocks that came through this cache and were freed by other threads. `unwanted` is the
-    /// number of these blocks that found no slot.
+    /// Blocks that this cache served and other threads freed. `unwanted` is the number of these
+    /// blocks for which the owning thread found no slot.
     remote_frees: RemoteFrees,
     unwanted: OwnedU64,
     /// Index in another cache's `remote_frees` at which the next search for room begins.
@@ -82,7 +83,7 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
 /// State of a new cache, and of a cache whose stream or thread ended.
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
-/// State of a cache that is never reused, because blocks that can never be freed point at it.
+/// State of a cache that is never reused, because blocks from before a reset still point at it.
 const SPENT: u64 = 2;
 
 /// Properties with which a cache is opened.
@@ -160,7 +161,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        // Searches before taking the lock, so that a refused block costs no atomic exchange.
+        // Searches for a slot before taking the lock: a refused block costs no atomic exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
             true => {
@@ -170,7 +171,8 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Compares with the lock held. A thread that lowers the limit then empties the cache.
+        // Compares with the lock held. A thread that lowers the limit waits for the lock
+        // afterwards, and empties the cache of this block too.
         if self.cached.get() + block_bytes > self.limit.get() {
             return false;
         }
@@ -183,17 +185,17 @@ impl ThreadCache {
         true
     }
 
-    /// Puts a block into the remote frees of `home`, the cache of another thread that the block
-    /// came through. The block counts as freed only when that thread takes it out. If this thread
-    /// counted the free, the other thread's counters would only grow, and so would the peak.
+    /// Puts a block into the remote frees of `home`, another thread's cache that served the block.
+    /// The block counts as freed only when that thread takes it out. If this thread counted the
+    /// free, the other thread's counters would only grow, and so would the peak.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // Takes the lock of this cache, not of `home`: a thread that closes `home` waits until the
-        // locks of all caches are released.
+        // This cache's lock is enough, without the lock of `home`: a thread that closes `home`
+        // first waits until the locks of all caches are released.
         let Some(_inside) = self.word.enter() else { return false };
-        // `PLACES` blocks of the largest size that fits take a quarter of the limit of `home`.
+        // `PLACES` remote frees of the largest accepted size take a quarter of the limit of `home`.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
@@ -289,8 +291,8 @@ impl ThreadCache {
         bytes > self.small.get()
     }
 
-    /// If the cache belongs to the context, and to the stream if one is given, notes that the work
-    /// before the frees of its blocks has completed.
+    /// Notes that the work before the frees of the cache's blocks has completed. Does nothing if
+    /// the cache does not belong to the context, or to the stream if one is given.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.matches(context, stream_id)
             && let Some(_inside) = self.word.enter()
@@ -300,8 +302,8 @@ impl ThreadCache {
         }
     }
 
-    /// If the cache belongs to the context and the stream, notes that all its blocks were freed
-    /// before `moment`. All work of the stream before `completed`, an earlier moment, is done.
+    /// Notes that all blocks of the cache were freed before `moment`, if the cache belongs to the
+    /// context and the stream. The stream's work before `completed`, an earlier moment, is done.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()
@@ -329,8 +331,8 @@ impl ThreadCache {
 
 /// Methods for any thread that holds the lock of the store.
 impl ThreadCache {
-    /// Takes out all blocks and adds the counts to `stats`. The caller keeps the owner out
-    /// meanwhile.
+    /// Takes out all blocks and adds the counts to `stats`. Call it between [`stop`](Self::stop)
+    /// and [`resume`](Self::resume), so that the owning thread does not use the cache.
     pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(CachedBlock)) {
         self.cached.set(0);
         let moment = self.moment.get();
@@ -340,8 +342,8 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Adds this cache's own counts to `stats`, even while the owner uses the cache. If several
-    /// caches share counts, the counts belong to one of them.
+    /// Adds the counts in `own` to `stats`, even while the owner uses the cache. Shared counts are
+    /// in `own` of one cache only, so a sum over all caches contains them once.
     pub(crate) fn add_own_counts(&self, stats: &mut RunningStats) {
         self.own.add_counts(stats);
     }
@@ -420,9 +422,9 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Makes the caches that use this cache's counters share the counters of one of them. `others`
-    /// has the store's caches. Call it with the store's lock held, after this cache was closed and
-    /// its counts merged.
+    /// Ends the use of this cache's counters by other caches: they share the counters of the first
+    /// of them instead. `others` has the store's caches. Call it with the store's lock held, after
+    /// this cache was closed and its counts merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)

@@ -6,8 +6,8 @@ use crate::sync::OwnedU64;
 
 /// Counters of one thread's allocations in one store, on all streams. No cache line moves between
 /// threads, and the peak of a single thread is exact. A thread that adds the counters to the
-/// statistics holds the store's lock, and keeps the owner out of the owner's caches. Sums wrap,
-/// because a thread may free an allocation of another thread.
+/// statistics holds the store's lock, and closes the owner's caches to the owner meanwhile. Sums
+/// wrap, because a thread may free an allocation of another thread.
 ///
 /// A thread's caches for one store share the counters of [one of them](super::ThreadCache).
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ impl Counts {
         stats.add(self.moved(OwnedU64::take));
     }
 
-    /// Adds all counts to `stats` and keeps them. The sums are exact only if the owning thread
-    /// neither allocates nor frees meanwhile.
+    /// Adds all counts to `stats` and does not reset them. The sums are exact only if the owning
+    /// thread neither allocates nor frees meanwhile.
     pub(crate) fn add_counts(&self, stats: &mut RunningStats) {
         stats.add(self.moved(OwnedU64::get));
     }

@@ -19,13 +19,13 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of blocks that wait in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Number of places that a thread searches for an empty place.
+/// Maximum number of places that a thread tries for one block. The block needs an empty place.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
 pub(crate) struct RemoteFrees {
     places: Box<[RemotePlace]>,
-    /// `true` if a block may have been put in since the last search.
+    /// `true` if a thread may have put a block in since the last [`take`](RemoteFrees::take).
     filled: AtomicBool,
 }
 
@@ -56,8 +56,8 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // The exchange acquires, so that the thread that emptied this place has read the old
-            // block's address before it is overwritten.
+            // The exchange below acquires: the thread that emptied this place has read the old
+            // block's address before this thread overwrites the address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block

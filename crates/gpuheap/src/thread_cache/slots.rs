@@ -9,8 +9,8 @@
 
 use crate::sync::OwnedU64;
 
-/// Maximum number of blocks in one bin. With eight, a thread that has sixteen blocks of twelve
-/// sizes in flight never misses (`threads` of `benches/peers`). Eight blocks take two cache lines.
+/// Maximum number of blocks in one bin. With eight, a thread with sixteen live blocks of twelve
+/// sizes always found a block (`threads` of `benches/peers`). Eight blocks take two cache lines.
 const DEPTH: usize = 8;
 
 /// Base-2 logarithm of the smallest size with its own bins.
@@ -39,7 +39,7 @@ pub(crate) struct CachedBlock {
     pub(crate) before: u64,
 }
 
-/// Value of [`CachedBlock::before`] if no moment is known before which the block was freed.
+/// Value of [`CachedBlock::before`] if the free is not known to be earlier than any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Marks in the low bits of a kept block's address, a multiple of 256. `MARKED`: the block was
@@ -123,7 +123,7 @@ impl CacheSlots {
         best
     }
 
-    /// Takes out all blocks. `moment` is the moment that the cache records, for [`MARKED`] blocks.
+    /// Takes out all blocks. The [`MARKED`] blocks were freed before `moment`, the cache's moment.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(CachedBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -136,8 +136,8 @@ impl CacheSlots {
         }
     }
 
-    /// Takes half of the blocks out of the bin of `bytes`. If a bin is full, the store's lock is
-    /// then taken once for several blocks.
+    /// Takes half of the blocks out of the bin of `bytes`. The next frees then find room, so a full
+    /// bin makes the thread take the store's lock only once for several blocks.
     pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(CachedBlock)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
@@ -192,8 +192,8 @@ impl CacheSlot {
         Some(CachedBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes out the block. Its mark and `moment`, the moment that the cache records, determine
-    /// [`CachedBlock::before`].
+    /// Takes out the block, with [`CachedBlock::before`] from the mark of the block. `moment` is
+    /// the cache's moment: a [`MARKED`] block was freed before it.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<CachedBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -225,7 +225,7 @@ impl CacheSlot {
 pub(crate) enum Note {
     /// The work before the frees of the blocks has completed.
     Completed,
-    /// The blocks were freed before a new moment, and the caller then records it in the cache.
+    /// The blocks were freed before a new moment. The caller then records that moment in the cache.
     /// `earlier_completed` is `true` if the work before the moment recorded so far has completed.
     Marked { earlier_completed: bool },
 }

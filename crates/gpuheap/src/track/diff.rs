@@ -38,8 +38,8 @@ impl Snapshot {
         self.sites.iter().map(|(_, _, bytes)| bytes).sum()
     }
 
-    /// Returns up to `most` sites that have the most bytes, as changes since the heap was empty.
-    /// Also returns the number of sites left out. Resolves no stack.
+    /// Returns up to `most` sites that have the most bytes. The changes are relative to an empty
+    /// heap, so they are the totals. Also returns the number of sites left out. Resolves no stack.
     pub(crate) fn largest(mut self, most: usize) -> (Vec<Change>, usize) {
         self.sites.sort_by_key(|(_, _, bytes)| Reverse(*bytes));
         let left_out = self.sites.len().saturating_sub(most);

@@ -29,8 +29,8 @@ pub(crate) struct DeviceFacts<'a> {
 pub(crate) struct Recorder {
     /// Identifier of the recorder in the process, from 1.
     pub(super) number: u64,
-    /// Requested path of a capture that heaps share. It records these heaps for their whole life.
-    /// `None` for a section of one heap.
+    /// Path that the program requested, if heaps share the capture. Such a capture records the
+    /// heaps for their whole life. `None` if the capture records one heap for a part of its life.
     shared: Option<PathBuf>,
     /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
     /// the same addresses, so they have two captures.

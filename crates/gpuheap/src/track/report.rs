@@ -65,13 +65,13 @@ pub struct Leak {
     pub allocations: u64,
     /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
-    /// Time since the oldest of these allocations; seconds in JSON.
+    /// Time since the oldest outstanding allocation of the site; seconds in JSON.
     #[serde(rename = "oldest_seconds", serialize_with = "seconds")]
     pub oldest: Duration,
-    /// Time since the youngest of these allocations; seconds in JSON.
+    /// Time since the youngest outstanding allocation of the site; seconds in JSON.
     #[serde(rename = "youngest_seconds", serialize_with = "seconds")]
     pub youngest: Duration,
-    /// Threads that made these allocations. The thread with the most bytes is first.
+    /// Threads that made the allocations. The thread with the most bytes is first.
     pub threads: Vec<ThreadShare>,
     /// Stack that led to the line.
     pub stack: CallStack,

@@ -77,7 +77,7 @@ enum MissingInfo {
     Nothing,
     Lines,
     Symbols,
-    /// Lines of a program in C or C++. The remedy in reports then names the compiler's `-g`.
+    /// Lines of a program in C or C++. Reports then advise to build with `-g`.
     LinesOfC,
 }
 
@@ -212,7 +212,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
                 name: symbol.name().map(|name| format!("{name:#}")),
                 file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
                 line: symbol.lineno(),
-                // The last frame is the function itself, and not inlined: see below.
+                // Reset below for the last frame, because the other frames are inlined into it.
                 inlined: true,
                 ..unknown.clone()
             });
@@ -294,8 +294,8 @@ const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Number of frames to search for another entry after a first: an entry may be an exported
-    /// symbol that calls a function of the same name.
+    /// Number of frames to search for another entry (an exported function) after a first entry. An
+    /// exported symbol may call a function of the same name.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");

@@ -1,6 +1,6 @@
-//! Fails each driver call of a scenario that copies structures of arrays by `adapt`, one call in
-//! each run. Every run ends with an error value or a successful retry. Its statistics are exact,
-//! and no memory is lost.
+//! Runs a scenario that copies structures of arrays by `adapt`. In each run, another driver call
+//! fails. Every run ends with an error value or a successful retry. The heap's statistics are
+//! exact, and no memory is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};

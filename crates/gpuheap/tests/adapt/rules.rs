@@ -1,4 +1,4 @@
-//! Tests of the rule for each kind of structure, to the device and back.
+//! Tests how `adapt` copies each kind of structure to the device and back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -64,7 +64,7 @@ fn arrays_of_ndarray_keep_their_shape() {
         let any: DeviceArray<f64, IxDyn> = target.adapt(&ArrayD::<f64>::zeros(vec![2, 1, 2]))?;
         assert_eq!(Host.adapt(&any)?, ArrayD::<f64>::zeros(vec![2, 1, 2]));
         assert_eq!(Host.adapt(&matrix.view())?, matrix);
-        // In an array of arrays, each inner array is adapted.
+        // In an array of arrays, each inner array is copied to the device.
         let arrays: Array1<Array1<u8>> = arr1(&[1_u8, 2]).mapv(|value| arr1(&[value, value]));
         let up: Array<DeviceArray<u8>, Ix1> = target.adapt(&arrays)?;
         assert_eq!(up[1].to_vec()?, [2, 2]);

@@ -16,7 +16,7 @@ macro_rules! casts {
                     let bench = Bench::new(Schedule::Seeded(1));
                     let target = bench.target();
                     let mut host = values::<$from>(20_011, 3);
-                    // Adds whole and half numbers near the ends of the other types' ranges.
+                    // Adds whole and half numbers near powers of two: the ends of integers' ranges.
                     for power in 0..64 {
                         let near = 2.0_f64.powi(power);
                         for off in [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5] {

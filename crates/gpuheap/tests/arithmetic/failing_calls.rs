@@ -1,5 +1,5 @@
-//! Fails each driver call of a scenario with arithmetic, one call in each run. Every run ends with
-//! an error value or a successful retry. Its statistics are exact, and no memory is lost.
+//! Runs a scenario with arithmetic many times. In each run, another driver call fails. Every run
+//! ends with an error value or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Error, Heap, PoolKind, Stream};

@@ -179,7 +179,7 @@ fn results_name_caller_and_join_scope() {
 }
 
 /// Runs several operations on a table, in each kind of memory, and compares their results with
-/// `ndarray`. Some results take new memory.
+/// `ndarray`.
 #[test]
 fn a_pipeline() {
     let bench = Bench::new(Schedule::OnDemand);

@@ -103,7 +103,7 @@ fn with_numbers<T: Reference>() {
     bench.end();
 }
 
-/// Tests numbers on the left. Each type has its own implementation of these operators.
+/// Tests operators with a number on the left. Each element type has its own implementation of them.
 macro_rules! on_the_left {
     ($($of:ident)*) => {
         mod on_the_left {

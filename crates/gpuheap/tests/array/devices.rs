@@ -20,7 +20,7 @@ fn peers(schedule: Schedule) -> [Device; 2] {
     two(|| Profile::with_memory(1 << 30).without_context(), schedule)
 }
 
-/// Returns the policies whose device memory a peer can access.
+/// Returns the kinds of pools whose device memory a peer can access.
 fn reached() -> impl Iterator<Item = PoolKind> {
     PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver)
 }
@@ -220,7 +220,7 @@ fn failed_peer_mapping_is_error() {
     assert_all_returned(&devices[0], &heap, "not opened");
 }
 
-/// The stream of the free cannot be made to wait for the other device's stream, so the host waits.
+/// `cuStreamWaitEvent` fails, so the free makes the host wait for the other device's stream.
 #[test]
 fn free_outlives_peer_use_without_wait() {
     let ways: [fn(DeviceArray<u8>); 3] = [

@@ -26,7 +26,7 @@ impl Bench {
 
     fn with_profile(profile: Profile) -> Bench {
         let device = Device::emulated_with(Options::with_device(profile)).unwrap();
-        // This pool makes the same driver calls on every device, and a test lets one of them fail.
+        // A `split` pool makes the same driver calls on all devices, so tests can make one fail.
         let heap =
             Heap::builder(&device).pool(PoolKind::Split).track(Tracking::Off).build().unwrap();
         let target = heap.target().unwrap();

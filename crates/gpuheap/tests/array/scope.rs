@@ -95,7 +95,7 @@ fn cycles_are_freed() {
         assert_eq!(node.array.len(), 1 << 20);
     });
     assert_eq!((report.freed, report.freed_bytes, live(&heap)), (1, 4 << 20, 0));
-    // The cycle is never dropped, so its array keeps the heap alive. The scope freed its memory.
+    // The cycle is never dropped, so its array keeps the heap alive. The array's memory is freed.
     device.synchronize().unwrap();
     assert!(heap.reclaim_all().unwrap() >= 4 << 20);
 }
@@ -163,7 +163,7 @@ fn innermost_scope_owns_array() {
         });
         assert_eq!((inner.freed, inner.freed_bytes, inner.kept.len()), (1, 20, 2), "{inner}");
         assert!(late.is_freed() && !twice.is_freed());
-        // Arrays made without a target of the inner scope belong to the outer scope.
+        // Unlike `thread_scope`, `scope` owns only arrays of its own target. `outer` owns the rest.
         std::mem::forget(once);
         let (explicit, inner) = heap.scope(|scope| {
             std::mem::forget(target.filled(100, 1_u8).unwrap());

@@ -96,7 +96,7 @@ fn source_may_change_once_staged() {
         let first = target.array(&source).unwrap();
         let before = source.clone();
         source.fill(1);
-        // Slots that the device still reads are not overwritten.
+        // The second upload must not overwrite staging slots that the device still reads.
         let second = target.array(&source).unwrap();
         source.fill(2);
         assert!(first.to_vec().unwrap() == before, "seed {seed}");
@@ -110,7 +110,7 @@ fn source_may_change_once_staged() {
 #[test]
 fn staging_slots_wait_for_device_read() {
     let device = emulated(1 << 30, Schedule::OnDemand);
-    // Each piece has its own slot, so an upload does not wait for its own slots.
+    // An upload has a slot for each of its pieces, so it waits only for earlier uploads.
     let heap = staged(&device, Staging { threads: 1, slots: 4, ..SMALL });
     let target = heap.target().unwrap();
     let arrays: Vec<_> =

@@ -176,7 +176,7 @@ fn scopes_free_batches_too() {
         // The scope's end freed batches that were uploaded ahead, so they return errors. So do
         // later uploads with a target of the scope.
         for left in (0..2).rev() {
-            // If the target is not the scope's but the heap's, later uploads succeed.
+            // If the target is the heap's, uploads after the end of the scope succeed.
             if of_thread && (ahead == 0 || left == 0) {
                 assert!(batches_next(&mut returned).to_vec().unwrap() == batch_of(4 - left));
                 continue;

@@ -55,8 +55,9 @@ fn chunk_counts_other_heaps_cache() {
         let target = heap.target().unwrap();
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
-        // Next to its 16 live MiB, the other heap caches 64, so 48 of 128 MiB are free. A chunk may
-        // use 112 MiB, but `binned` would round 112 MiB up to more than the device has.
+        // The other heap has 16 MiB live and 64 MiB cached, so 48 of 128 MiB are free. A chunk may
+        // also use the cached memory, 112 MiB in all. But `binned` would round 112 MiB up to more
+        // than the device has, so its chunk is smaller.
         assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
         drop((batches, live));
     }
@@ -255,7 +256,7 @@ fn repeating_views_are_batched() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = limited(&device, 24 << 20);
     let target = heap.target().unwrap();
-    // The array has more bytes than an address can count.
+    // The array repeats one element, and has more bytes than an address can count.
     let one = ndarray::arr0(1_u64);
     let wide = one.broadcast((1, 1 << 62)).unwrap();
     let mut batches = target.batches_by_memory(&wide, 0.5).unwrap();

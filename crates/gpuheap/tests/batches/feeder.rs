@@ -29,10 +29,11 @@ fn leaving_early_ends_the_thread() {
                 break;
             }
         }
-        // A second thread uploads at the same time. No batch is requested from that thread.
+        // Starts a second thread that uploads batches, and requests no batch from it.
         drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
     });
-    // The end of the scope joined both threads.
+    // The end of the scope joined both threads. The first thread pulled at most 4 batches for the
+    // loop, 2 ahead and 1 more. The second thread pulled at most 3.
     assert!(pulled.load(Ordering::Relaxed) <= 4 + 2 + 1 + 3);
     assert_eq!(heap.usage().unwrap().live, 0);
     assert_all_returned(&device, &heap, "early");

@@ -145,8 +145,8 @@ fn messages_tell_two_emulated_devices_apart() {
 
 const NAMES_IT: &str = "GPUHEAP_DEVICE";
 
-/// The environment is read once, so each value needs its own process. The process is this program,
-/// which runs only the test above.
+/// The environment is read once, so each value needs its own process. Each process is this test
+/// program again. It runs only the test `default_device_prefers_real`.
 #[test]
 fn the_environment_names_the_default_device() {
     let run = |variable: &str, value: &str| {

@@ -34,15 +34,15 @@ fn process_exit_frees_everything() {
     }
     let device = device();
     let heap = Heap::new(&device).unwrap();
-    // Before the first figure, makes this process take the memory that it needs itself.
+    // Makes this process take its own memory on the device before it measures `before`.
     let _own = heap.target().unwrap().zeroed::<u8, _>(1).unwrap();
     let before = free_bytes(&device);
     for how in ["exit", "drop", "panic", "abort", "kill"] {
         let mut child = start(how);
         let held = free_bytes(&device);
         if !device.is_emulated() {
-            // The child takes two device arrays and a cached one. Its unified arrays are on the
-            // device, because they were written there. Its pinned arrays are on the host.
+            // The child holds two device arrays, and cached memory of a third. Its unified arrays
+            // are also on the device, because they were written there. Its pinned ones are not.
             let taken = before.saturating_sub(held);
             assert!(taken >= 3 * bytes(&device) as u64, "{how}: the child holds {taken} bytes");
         }

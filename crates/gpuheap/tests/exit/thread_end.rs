@@ -123,7 +123,8 @@ fn device() -> Device {
     }
 }
 
-/// Makes a heap and the values of `makes` with it, and keeps the values until this thread ends.
+/// Makes a heap, and a value with each of `makes`. Keeps the values until this thread ends, in
+/// `EARLY` or `LATE`.
 fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, makes: &[Make]) {
     if is_early {
         EARLY.with(|values| assert!(values.borrow().is_empty()));
@@ -159,7 +160,7 @@ fn on_threads() {
     }
 }
 
-/// Drops all values together, on a thread that ends the process.
+/// Drops all of `VALUES` at once, by the destructors of a thread that ends the process.
 fn at_exit(pool: PoolKind, is_early: bool) {
     let makes = VALUES.map(|(_, make)| make);
     keep(&device(), pool, Tracking::Counts, is_early, &makes);
@@ -182,7 +183,7 @@ fn in_key_destructors() {
             let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
             let work = move || {
                 leave_to_key(Box::new((heap, 1)));
-                // Makes std create its record of the thread. Before the third round, std drops it.
+                // Makes std create its record of the thread, so that std drops it before round 3.
                 drop(thread::current());
             };
             thread::spawn(work).join().unwrap();
@@ -195,7 +196,7 @@ fn in_key_destructors() {
     }
 }
 
-/// Number of heaps that were used in a key's destructor.
+/// Number of heaps that were used in the destructor of a pthread key.
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 

@@ -76,7 +76,7 @@ fn polling_groups_calls_and_restores_context() {
         let theirs = heap.allocate(3 << 20, &streams[0]).unwrap();
         let [ways, asked] = [count()[0] - ways, count()[1] - asked];
         // The heap enters the driver once for all six queries, and once or twice for the wait. Each
-        // entry exchanges the mode twice. Separate queries would exchange it twelve times.
+        // entry exchanges the capture mode twice. Separate queries would exchange it twelve times.
         assert!(!device.is_emulated() || asked >= 6 && ways <= asked, "{pool}: {ways} for {asked}");
         assert_eq!(state_of_thread(&device), before, "{pool}");
         drop((own, theirs));
@@ -299,7 +299,8 @@ fn ending_heap_returns_held_up_memory() {
                 drop(heap.allocate(64 << 20, stream).unwrap());
             }
             let fault = Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN);
-            // Calls on events may fail for good; calls on memory fail once.
+            // Event calls fail for good. Memory calls fail once, because the memory must be
+            // returned.
             let lasts = symbol.starts_with("cuEvent");
             emulator.set_faults(FaultPlan::new([if lasts { fault.onwards() } else { fault }]));
             drop(heap);

@@ -138,7 +138,7 @@ fn capture_frees_return_after_capture() {
     let block = heap.allocate(40 * MIB, &stream).unwrap();
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         drop(block);
-        // The memory is freed in the capture, so no stream can wait for it now. The request is
+        // The free is in the capture, so no other stream can wait for the free now. The request is
         // refused, and the error's text says why.
         let error = heap.allocate(40 * MIB, &other).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{error}");
@@ -306,7 +306,7 @@ fn driver_pool_stays_out_of_capture() {
             before.free_on(&stream).unwrap();
             drop(theirs);
             drop(heap.allocate(MIB, &other).unwrap());
-            // These calls would wait for the whole device.
+            // During the capture, calls that would wait for the device or for the stream fail.
             assert!(heap.reclaim_all().is_err());
             assert!(stream.synchronize().is_err() && stream.is_done().is_err());
         });
@@ -316,7 +316,7 @@ fn driver_pool_stays_out_of_capture() {
     }
 }
 
-/// Tests the one case in which `none` keeps freed memory: no stream can wait for a fence.
+/// Tests the one case in which pool `none` keeps memory: no stream can wait for a captured free.
 #[test]
 fn unpooled_capture_free_returns_later() {
     let (device, heap) = make_heap(96 * MIB, Schedule::OnDemand, PoolKind::None);

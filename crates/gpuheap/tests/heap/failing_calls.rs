@@ -69,8 +69,8 @@ fn sweep(limited: bool) {
     }
 }
 
-// The sweeps without and with a limit are two tests, so that they run at the same time. They take
-// most of this suite's time.
+// The sweeps (each call fails in turn) without and with a limit are two tests, so that they run at
+// the same time. They take most of this suite's time.
 
 #[test]
 fn failing_call_errs_or_recovers() {

@@ -239,7 +239,7 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
 /// An upload copies more bytes than the array has, as if the array's shape were too small.
 #[test]
 fn oversized_upload_is_found() {
-    // With the other pools, each array is a separate allocation of the driver, and the call fails.
+    // In other pools, each array is a separate allocation, so the driver refuses the upload.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();

@@ -153,8 +153,8 @@ fn retired_stream_refuses_work() {
     }
 }
 
-/// If one of two objects for a stream is retired, the other object stays in use, and its work does
-/// not count as completed.
+/// If one of two `Stream` objects for a stream is retired, the other stays in use. The stream's
+/// later work does not count as completed.
 #[test]
 fn new_object_of_retired_stream_works() {
     for pool in PoolKind::ALL {
@@ -250,7 +250,7 @@ fn retire_all_spares_other_streams() {
     assert_all_returned(&one, &heap, "retired");
 }
 
-/// Each free is fenced immediately. The fences reuse events.
+/// Frees on a stream that may end unannounced are fenced at once. The fences reuse events.
 #[test]
 fn unannounced_frees_take_few_events() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -266,7 +266,8 @@ fn unannounced_frees_take_few_events() {
             }
             drop(stream);
             end(&device, raw);
-            // The heap can hand out the freed memory after the unannounced stream has ended.
+            // The frees were fenced, so the heap can hand out their memory after the stream has
+            // ended.
             let block = allocate_filled(&heap, 5 << 20, 1, &own);
             let mut witness = Witness::new(&device, 1);
             assert!(witness.see(&block, 1, &own));
@@ -345,7 +346,7 @@ fn request_on_retired_stream_is_refused() {
     }
 }
 
-/// A replaced stream's slot now belongs to another stream. A block that this other stream freed
+/// During the request, its stream's slot passes to a new stream. A block that the new stream freed
 /// does not count as freed on the request's stream.
 #[test]
 fn request_on_replaced_stream_is_refused() {
@@ -490,8 +491,8 @@ fn request_waits_for_detached_memory() {
     }
 }
 
-/// A block outlives its stream. Another stream gets the ended stream's place in the heap, but
-/// fences of that stream do not cover the block's free.
+/// A block outlives its stream. Another stream gets the ended stream's place in the heap, but the
+/// other stream's fences do not cover the block's free.
 #[test]
 fn detached_memory_ignores_next_stream() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {

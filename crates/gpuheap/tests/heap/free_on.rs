@@ -20,8 +20,8 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
 }
 
-/// Reads an array on `c` and drops it, allocates its memory on `a`, and frees that memory on `b`.
-/// Then allocates the memory on `b` and writes to it. `c` must read the first contents.
+/// Reads an array on stream `c` and frees it there. Allocates the same memory on `a`, and frees it
+/// on `b`. Then allocates it on `b` and writes to it. `c` must read the first contents.
 fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();

@@ -233,8 +233,8 @@ fn running_graph_memory_is_not_reused() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         theirs.end().unwrap().run_and_end(&runner);
-        // If the request succeeds, the heap has waited for the launches. Otherwise, the emulator's
-        // checks find a conflict with this fill.
+        // If the request succeeds, the heap has waited for the launched graph. Otherwise, the
+        // emulator's checks find a conflict between the graph and this fill.
         match heap.allocate(16 * MIB, &other) {
             Ok(block) => fill(&block, 2, &other),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
@@ -450,7 +450,7 @@ fn device_wait_spares_unknown_capture() {
             let graph = theirs.end().expect("a whole capture");
             drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
             if unannounced {
-                // The end of the capture is noticed when the stream's name is next used.
+                // The heap notices the end of the capture at the next use of the captured `Stream`.
                 drop(heap.allocate(1000, &stream).unwrap());
             }
             assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool} {unannounced}");
@@ -514,8 +514,8 @@ fn break_capture(theirs: &Theirs<'_>) {
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/// A block of a capture is used after that capture ended. A later capture on its stream then
-/// breaks. The end of the earlier graph does not show that the use has completed.
+/// A block of a capture is used after that capture ended. Then a later capture on the same stream
+/// is broken by a wait. The end of the earlier graph does not show that the use has completed.
 #[test]
 fn later_broken_capture_keeps_order() {
     for pool in POOLS {
@@ -553,8 +553,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// A second capture on a stream breaks. Before its end, a request with the `Stream` of the first
-/// capture gets no memory of the first graph.
+/// A wait breaks a second capture on a stream. Before that capture ends, a request with the
+/// `Stream` of the first capture gets no memory of the first graph.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
@@ -645,8 +645,8 @@ fn ending_heap_spares_other_captures() {
     }
 }
 
-/// A program keeps a graph, and uses its stream after the capture. So the heap notices that the
-/// capture ended, and may wait for the device again.
+/// A program keeps a graph, and uses the captured stream again. At that use, the heap notices that
+/// the capture ended, and may wait for the device again.
 #[test]
 fn kept_graph_allows_device_waits() {
     for pool in POOLS {
@@ -851,8 +851,8 @@ fn heaps_end_amid_captures() {
                                     kept.push(block);
                                 }
                                 1 => drop(block.free_on(&early)),
-                                // Another thread frees this block at some time, so the graph is not
-                                // launched.
+                                // Another thread may free this block before a launch uses it, so
+                                // the graph is not launched.
                                 2 if !unannounced => {
                                     runs = false;
                                     thrown.lock().unwrap().push(block);

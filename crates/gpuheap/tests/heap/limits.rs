@@ -73,7 +73,7 @@ fn limit_without_room_is_refused() {
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // `set_limits`, unlike `build`, accepts a lower limit. The pool then takes no memory.
+        // `set_limits`, unlike `build`, accepts less than `least`. The pool then takes no memory.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());
@@ -355,7 +355,8 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // With eight blocks of the last size, an overflowing product would be small again.
+        // With eight blocks of the last size, the product of slack and live bytes would be small if
+        // it overflowed 64 bits.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);
             let heap = Heap::builder(&device)

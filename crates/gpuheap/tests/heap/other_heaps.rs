@@ -66,7 +66,7 @@ fn request_reclaims_other_heaps_cache() {
             let device = device(16 * PIECE, Schedule::OnDemand);
             let _rest = Foreign::all_but(&device, 16 * PIECE);
             let [one, two] = [(); 2].map(|()| device.stream().unwrap());
-            // Another handle of the device refers to the same device.
+            // A second handle of the device. Opening an emulated device would make another device.
             let again = match std::env::var("GPUHEAP_TEST_DEVICE") {
                 Ok(name) => Device::open(&name).unwrap(),
                 Err(_) => device.clone(),

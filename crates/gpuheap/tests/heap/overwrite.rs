@@ -17,8 +17,8 @@ use crate::support::{PAST_SPARE, Witness, assert_all_returned, device, fill, hea
 
 const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;
-/// Number of blocks that a round allocates, on all streams but the last. The last stream then
-/// reuses the memory of half of them.
+/// Number of blocks that a round allocates on the streams other than the last. The last stream then
+/// reuses the memory of half of these blocks.
 const BLOCKS: usize = 12;
 /// Number of rounds after which the test waits for the device and checks the recorded contents.
 const BURST: usize = 16;
@@ -59,11 +59,11 @@ fn run(pool: PoolKind, shape: &Shape) {
     // On this schedule, work is done only when it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
     // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200, and three streams share this rate.
-    // That is far more than the host needs for the rest of a round.
+    // The passes take far longer than the host needs for the rest of a round.
     let (rounds, count) = if on_real_gpu() { (2048, 256 << 20) } else { (512, 16) };
     let is_driver_s = matches!(pool, PoolKind::None | PoolKind::Driver);
     let limit = match pool {
-        // The driver's own pools grow by 32 MiB, and choose the memory that they reuse.
+        // The driver chooses the memory that is reused, and its own pools grow by 32 MiB.
         PoolKind::None | PoolKind::Driver => 128 * MIB,
         // Each block takes at least one granule of the driver.
         PoolKind::Simple | PoolKind::Binned => {

@@ -15,7 +15,7 @@ pub(crate) enum Bug {
     OneByteMore,
     /// Writes from one block into the next block.
     IntoTheNeighbour,
-    /// Reads a block that was not written since it was handed out. Its memory was used before.
+    /// Reads a block before it is written. Its memory has bytes of an earlier block.
     NeverWritten,
     /// Frees a block in the order of its stream while another stream may still write to the block.
     UnorderedReuse,
@@ -84,8 +84,8 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
             scene.write(again.address(), bytes, &one);
         }
     }
-    // If the bug broke the context, these calls fail. Only the bug matters, so their errors are
-    // ignored.
+    // If the planted bug broke the context, these calls fail. Their errors are ignored, because
+    // only the bug matters.
     let _ = (one.synchronize(), two.synchronize());
 }
 
@@ -104,8 +104,8 @@ impl Scene<'_> {
     fn write(&self, address: u64, bytes: u64, stream: &Stream) {
         match self.by {
             By::Calls => self.call(|driver| {
-                // SAFETY: the write is the planted bug. The emulator checks it. A GPU is used by
-                // this program alone.
+                // SAFETY: the write is wrong on purpose. The emulator only reports such a write. A
+                // GPU is used by this program alone.
                 let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
             }),
             By::Kernels => {

@@ -170,7 +170,7 @@ pub(crate) struct Witness<'a> {
     slots: usize,
 }
 
-/// Number of bytes of each sample that a witness takes from a block.
+/// Number of bytes of each sample that a [`Witness`] takes from a block.
 const PLACE: u64 = 32;
 /// Maximum number of samples of a block: both ends and, if the block is larger than 1 MiB, places
 /// in between.
@@ -221,7 +221,7 @@ impl Witness<'_> {
         true
     }
 
-    /// Waits for the device and compares the slots with the expected contents.
+    /// Waits for the device and compares the samples in all slots with the expected contents.
     pub(crate) fn check(self) {
         let seen = read(self.device, self.address, self.expected.len() as u64 * SLOT);
         for (slot, tag) in self.expected.iter().enumerate() {
@@ -262,8 +262,8 @@ pub(crate) fn assert_nothing_live(heap: &Heap, what: &str) {
     assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
 }
 
-/// Asserts for all kinds except device memory that no memory is live, and that a flush returns all
-/// of it.
+/// Asserts for all kinds except device memory that no block is live, and that a flush returns all
+/// memory.
 pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
     let kinds = [MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
     for kind in kinds {

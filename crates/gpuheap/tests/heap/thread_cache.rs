@@ -249,8 +249,8 @@ fn frees_that_fail_keep_the_account() {
     }
 }
 
-/// A block that cannot be filled with zeros is not reused. The heap still ends after it, and gives
-/// the memory back.
+/// A freed block that cannot be filled with zeros is not reused. The heap still ends after this
+/// last free, and gives the memory back.
 #[test]
 fn failing_last_free_ends_heap() {
     for pool in KEPT {

@@ -241,7 +241,8 @@ fn thread_stream_can_capture() {
     assert_all_returned(&device, &heap, "a capture");
 }
 
-/// A handle that is used on another thread names that thread's stream. Nothing orders the streams.
+/// A handle of the per-thread default stream names another stream on each thread. Nothing orders
+/// the streams.
 #[test]
 fn checks_distinguish_thread_streams() {
     if on_real_gpu() {

@@ -74,8 +74,8 @@ fn threads_share_heap() {
     }
 }
 
-/// 16 threads use up to 95 % of a limit. A request may fail only if live memory leaves no room, but
-/// not because other threads cache memory.
+/// 16 threads request more than a limit allows. A request may fail only if live memory leaves no
+/// room, but not because other threads cache memory.
 #[test]
 fn threads_fail_only_for_live_memory() {
     use PoolKind::{Binned, Driver, Simple, Split, Stitched};
@@ -88,7 +88,7 @@ fn threads_fail_only_for_live_memory() {
         std::thread::scope(|scope| {
             for seed in 0..16 {
                 let (heap, device, failures) = (&heap, &device, &failures);
-                // 16 threads with up to 40 blocks of up to 4 MiB, rounded up, fill the limit.
+                // 16 threads with up to 40 blocks of up to 4 MiB need more than the limit.
                 scope.spawn(move || work(heap, device, 100 + seed, rounds, 40, failures));
             }
         });

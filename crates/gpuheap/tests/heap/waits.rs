@@ -1,5 +1,5 @@
-//! Tests that earlier frees count as completed after the program itself waits. No stream has to
-//! wait for work that was enqueued after such a free, and no later free counts as completed.
+//! Tests that earlier frees count as completed after the program itself waits. A stream that reuses
+//! their memory does not wait for later work, and no later free counts as completed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Event, Heap, PoolKind, Stream};
@@ -51,11 +51,11 @@ fn later_work_is_not_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    // The heap's queries make the emulator work. This is more, so `a` stays busy.
+                    // Each query of the heap does some of this emulated work, but `a` stays busy.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // This free is after the wait. Its block is too large to take the first
-                        // block's memory.
+                        // This free comes after the program's wait. The array is too large for the
+                        // first block's memory.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();
@@ -80,7 +80,7 @@ fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &
     let heap = builder.hard_limit(limit).build().unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
     let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
-    // The heap's queries make the emulator do some work. This is more, so stream `a` stays busy.
+    // Each query of the heap does some of this emulated work, but stream `a` stays busy.
     (0..64).for_each(|_| freed.fill(1).unwrap());
     drop(freed);
     let emulator = device.emulator().unwrap();
@@ -142,7 +142,7 @@ fn free_after_wait_stays_pending() {
                 let heap = heap(&device, pool, 16 << 20);
                 let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
                 let x = heap.on(&a).filled(size, 7_u8).unwrap();
-                // `again` reuses a freed block, and then another freed block is in the cache.
+                // `again` reuses the first freed block; the second block stays in the cache.
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
                 let again = heap.on(&c).filled(size, 7_u8).unwrap();
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
@@ -152,8 +152,8 @@ fn free_after_wait_stays_pending() {
                 }
                 let copies = [&x, &again].map(|array| array.copy_to(&heap.on(&c)).unwrap());
                 drop((x, again));
-                // Only the event can be waited for here, because the other waits would include the
-                // copies.
+                // Only the event was recorded before the copies. A wait for the stream or the
+                // device would include the copies.
                 if late && way == "event" {
                     learn(&device, &c, &event);
                 }

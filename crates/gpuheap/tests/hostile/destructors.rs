@@ -12,7 +12,7 @@ use crate::support::{Bomb, device, heap, two_devices};
 
 const MIB: u64 = 1 << 20;
 
-/// A value that reads an array of the program when it is dropped.
+/// A value with a destructor that reads an array of the program.
 struct Reads(Mutex<Option<SharedArray<u8>>>, Sender<&'static str>);
 
 impl Drop for Reads {
@@ -25,8 +25,8 @@ impl Drop for Reads {
 }
 
 /// Makes an array on the first of two heaps of a device. A thread then gives a stream of another
-/// device access to the array. Meanwhile the second heap ends, and its handler drops the value of
-/// `held`.
+/// device access to the array. Meanwhile the second heap ends, and drops its handler for ends of
+/// threads. The handler owns the value that `held` returns.
 fn ends_while_a_peer_is_let_in(
     held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
 ) -> (SharedArray<u8>, std::thread::JoinHandle<Result<u64, Error>>) {
@@ -146,7 +146,7 @@ fn thread_scope_ends_with_thread() {
                 send.send((array.is_freed(), report.freed)).unwrap();
             }));
         });
-        // The library's variables are registered after this program's, so they are dropped first.
+        // Registers the library's thread-local variables after `LAST`, so these are dropped first.
         let other = heap_of_its_own();
         other.thread_scope(|scope| drop(scope.target().unwrap().filled(5, 1_u8)));
     };

@@ -36,8 +36,8 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
 }
 
 /// Runs each case with four batches, two of them uploaded ahead. While the second batch is current,
-/// calls `work` with the target, a call that makes the third batch current, and the third batch's
-/// array.
+/// calls `work`. Its arguments are the target, a closure that makes the third batch current, the
+/// third batch's array, and the case's name.
 fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);
@@ -61,7 +61,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
     assert_eq!(wrong, 0, "{what}");
 }
 
-/// The kept array is written on the stream that uploads ahead, before its batch is current.
+/// Writes the kept array on the stream that uploads ahead, before the array's batch is current.
 #[test]
 fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {

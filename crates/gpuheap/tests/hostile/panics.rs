@@ -17,14 +17,14 @@ use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
 const PLANNED: &str = "as planned";
 
-/// Runs `work`, and asserts that it panics with the planned message.
+/// Runs `work`, and asserts that it panics with [`PLANNED`].
 fn panics<R>(work: impl FnOnce() -> R) {
     let work = AssertUnwindSafe(|| drop(work()));
     let panic = catch_unwind(work).expect_err("it does not panic");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&PLANNED));
 }
 
-/// Panics with the planned message. The return type is not `!`, so that code may follow the call.
+/// Panics with [`PLANNED`]. The return type is not `!`, so that code may follow the call.
 fn boom() {
     panic_any(PLANNED);
 }
@@ -102,7 +102,7 @@ fn in_retried_calls() {
                 let _block = heap.allocate(1000, &stream);
                 if calls.get() > nth { panic_any(PLANNED) } else { Err(Lie(true, Some(nth))) }
             };
-            // If `retry` makes fewer calls, the planned panic does not happen.
+            // If `retry` makes at most `nth` calls, `call` does not panic.
             let done = catch_unwind(AssertUnwindSafe(|| heap.retry(call)));
             assert!(done.is_err() || calls.get() <= nth, "{pool}: {nth}");
         }
@@ -251,7 +251,7 @@ impl Hash for Key<'_> {
     }
 }
 
-/// A rule that panics at its nth use.
+/// An adapt rule that panics at its nth use.
 struct Fuse<'a>(&'a Cell<u32>, Vec<u8>);
 
 impl Adapt<Upload> for Fuse<'_> {

@@ -68,8 +68,8 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(elements).to_vec()
 }
 
-/// Returns the value of a call; `None` for an expected error. If `freed`, that is an error of freed
-/// memory, otherwise of memory that ran out.
+/// Returns the value of a call; `None` for the expected error. If `freed`, the expected error says
+/// that memory was freed, otherwise that memory ran out.
 fn unless_refused<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {

@@ -54,7 +54,7 @@ fn reclaimer_of_other_heap_may_run() {
     assert!(said.is_ok(), "in it: {}", said.unwrap_err());
 }
 
-/// Requests that a reclaimer makes count as a part of the request that called the reclaimer.
+/// The time of requests from within a reclaimer is part of the request that called the reclaimer.
 #[test]
 fn time_within_a_reclaimer_counts_once() {
     let device = device(64 << 20, Schedule::Immediate);

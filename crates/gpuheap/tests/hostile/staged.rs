@@ -90,7 +90,7 @@ fn views_of_staged_array_are_checked() {
     let (first, second, _) = target.adapt(&(&early, &early, vec![1_u8])).unwrap();
     for shared in [first, second] {
         let address = shared.device_ptr(target.stream()).unwrap();
-        // At this point the array has an address.
+        // `device_ptr` gave the array an address, so the alignment is known from here on.
         let fits = address.is_multiple_of(1024);
         assert_eq!(shared.into_reinterpreted::<A1024>().is_ok(), fits);
     }
@@ -233,7 +233,7 @@ impl Adapt<Upload> for Optional {
     }
 }
 
-/// The arrays that `adapt` returns have memory, even if an adapt rule ignored errors.
+/// The arrays that `adapt` returns have memory, even if an adapt rule ignores errors of its parts.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     for pool in PoolKind::ALL {

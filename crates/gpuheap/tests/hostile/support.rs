@@ -1,4 +1,4 @@
-//! Makes devices for hostile clients, and neighbours that detect a stray write.
+//! Makes devices for tests with hostile code, and arrays that detect stray writes next to an array.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
@@ -52,7 +52,7 @@ pub(crate) fn assert_no_findings(device: &Device, what: &str) {
     }
 }
 
-/// Arrays before and after a victim, with known contents.
+/// Arrays allocated before and after the array under test (the victim), with known contents.
 pub(crate) struct Neighbours(Vec<DeviceArray<u8>>);
 
 /// Number of elements of a neighbour.

@@ -318,7 +318,7 @@ fn lying_iterators_end_normally() {
     for ahead in [0, 1, 9] {
         let mut batches = target.batches(Odd(0)).prefetch(ahead);
         let _ = batches.size_hint();
-        // `collect` would reserve memory for the reported number of items.
+        // Does not use `collect`: it would reserve memory for the wrong number that `Odd` reports.
         let mut seen = Vec::new();
         for batch in batches.by_ref() {
             seen.push(batch.unwrap().to_vec().unwrap()[99]);
@@ -336,7 +336,7 @@ fn lying_iterators_end_normally() {
     assert_clean(&device, &heap, "odd");
 }
 
-/// A rule that makes a different result each time, keeps its results, and sometimes fails.
+/// An adapt rule that makes a different result each time, keeps its results, and sometimes fails.
 struct Fickle<'a>(&'a Cell<usize>, &'a RefCell<Vec<SharedArray<u8>>>);
 
 impl Adapt<Upload> for Fickle<'_> {

@@ -47,7 +47,7 @@ fn useless_pinned_limit_is_refused() {
     }
 }
 
-/// Only device memory can be in mapped pages of `stitched` or in pools of the driver.
+/// Only device memory can be in a `stitched` or `driver` pool. Other kinds are in a `split` pool.
 #[test]
 fn error_names_pool_of_kind() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -141,7 +141,7 @@ fn copies_of_registered_are_pinned() {
     let array = target.register(vec![1_u32, 2]).unwrap();
     let copy = array.copy().unwrap();
     assert_eq!((copy.kind(), copy.to_vec().unwrap()), (MemoryKind::Pinned, vec![1, 2]));
-    // The thread's cache of pinned memory now has a block of that size.
+    // Puts a pinned block of the size requested below into the thread's cache.
     drop(copy);
     let kind = target.kind(MemoryKind::Registered);
     let heap = target.heap();

@@ -98,7 +98,7 @@ fn advice_is_set_unset_not_inherited() {
         let next = target.filled(BYTES, 2_u8).unwrap();
         assert_eq!(next.device_ptr(&next.stream()).unwrap(), address, "{pool}");
         assert_eq!(seen(&next), [0, NOWHERE, NOWHERE], "{pool}");
-        // The other ways of freeing withdraw advice too.
+        // A free by `free_early` withdraws advice too.
         next.advise(Advice::ReadMostly).unwrap();
         let shared = next.into_shared();
         shared.free_early().unwrap();

@@ -14,7 +14,7 @@ const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryK
 const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
 /// Size in bytes of a block that every pool caches.
 const BLOCK: usize = 64 << 10;
-/// Smaller size in bytes that every pool rounds up to [`BLOCK`].
+/// Smaller size in bytes, for which every pool hands out a cached block of [`BLOCK`].
 const PART: usize = BLOCK - 24;
 
 /// Returns the contents and the address of the next block that the pool hands out. In the contents,
@@ -127,7 +127,7 @@ fn raw_blocks_zero_after_stream_end() {
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
             let rest = heap.allocate(PAST_SPARE, &other).unwrap();
-            // The simple pool rounds nothing up, so it uses this larger block for the next request.
+            // The simple pool hands out this larger block for the next request, without rounding.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let (address, bytes) = (block.address(), block.block_bytes());
@@ -171,7 +171,7 @@ fn unzeroed_memory_is_not_reused() {
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);
-            // A request that lacks memory makes the heap fill the block again and free it.
+            // If a request lacks memory, the heap tries again to fill the kept block, and frees it.
             heap.allocate(2 << 30, target.stream()).unwrap_err();
             target.uninit::<u8, _>(1 << 62).unwrap_err();
             secret(&target.zero_on_free(true)).release().unwrap();

@@ -19,7 +19,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Counts the trim threads of the process. The trim threads of other tests count too, but they also
-/// end.
+/// end, so the count reaches zero.
 #[test]
 fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {

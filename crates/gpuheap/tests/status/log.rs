@@ -252,7 +252,8 @@ fn a_logger_that_panics_harms_nothing() {
     LISTENER.with(RefCell::take);
 }
 
-/// When the heap ends, the logger panics, because its own thread-local variables no longer exist.
+/// The heap ends with its thread, and calls the logger of these tests. The logger then panics,
+/// because its own thread-local variable no longer exists. The thread still has to end cleanly.
 #[test]
 fn heap_in_thread_local_ends_cleanly() {
     struct Last(RefCell<Option<Heap>>);

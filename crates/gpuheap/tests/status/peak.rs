@@ -88,7 +88,7 @@ struct Nested<'a> {
     random: Random,
     blocks: Vec<Block>,
     live: u64,
-    /// For each part that is running now: live bytes at its start, and the most live bytes since.
+    /// For each part that has begun and not ended: live bytes at its start, and their peak since.
     parts: Vec<(u64, u64)>,
 }
 
@@ -118,7 +118,7 @@ impl Nested<'_> {
         }
     }
 
-    /// Runs a part that is left in one of three ways: at its end, early, or by a panic.
+    /// Runs a nested part, with one of three ends: after all its steps, by a return, or by a panic.
     fn part(&mut self, depth: u32) {
         self.parts.push((self.live, self.live));
         let (way, heap) = (self.random.below(4), self.heap);

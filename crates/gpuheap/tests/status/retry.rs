@@ -29,7 +29,7 @@ fn retried_call_gets_cached_memory() {
         let stream = device.stream().unwrap();
         drop(allocate_filled(&heap, 40 * MIB, 1, &stream));
         let take = || -> Result<CUdeviceptr, DriverError> {
-            // The closure is called with no lock of the heap held.
+            // `retry` holds no lock of the heap during this call, so the closure may use the heap.
             heap.usage().unwrap();
             let mut address = 0;
             let taken = device.with_current(|driver| {

@@ -27,8 +27,8 @@ fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     fit
 }
 
-/// A pool of the driver holds 32 MiB for a block of 2 MiB. The pool returns nothing while the block
-/// is live.
+/// A pool of the driver holds 32 MiB for a block of 2 MiB, and returns nothing while the block is
+/// live. So `would_fit` must not count on the other 30 MiB.
 #[test]
 fn driver_step_memory_is_not_promised() {
     for pool in POOLS {
@@ -83,8 +83,8 @@ fn heaps_sharing_granule_fit_device() {
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
-/// A forecast is for the best stream, with an upper bound for all streams. On another stream, a
-/// small heap takes new memory instead of making the stream wait.
+/// A forecast is for the stream that can reuse most memory, with `at_most` as the bound for all
+/// streams. On another stream, a small heap takes new memory instead of making the stream wait.
 #[test]
 fn request_takes_at_most_forecast() {
     let mut rather = 0;

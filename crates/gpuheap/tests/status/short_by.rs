@@ -116,7 +116,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Frees `bytes` of the other heap. Returns `false` if fewer bytes are live.
+    /// Frees `bytes` of `hog`, the other heap's blocks. Returns `false` if fewer bytes are live.
     fn free_hog(&mut self, bytes: u64) -> bool {
         let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
         left.inspect(|left| self.hog.truncate(*left)).is_some()
@@ -292,11 +292,14 @@ fn assert_foreseen(
     let mut live = Vec::new();
     for action in actions {
         match *action {
+            // All requests are on one stream. With two streams, the heap would take more memory
+            // than forecast instead of waiting.
             Action::Allocate { bytes, .. } => {
                 let fit = heap.would_fit(bytes).unwrap();
                 let meter = heap.meter().unwrap();
                 let allocated = heap.allocate(bytes, &stream);
-                // A small request may find room in a granule that is in use.
+                // In a pool that does not map memory, a small request may succeed against the
+                // forecast: the driver may have room in a granule that is in use.
                 let maps = matches!(pool, PoolKind::Split | PoolKind::Stitched);
                 let certain = maps || bytes > 2 * MIB;
                 let agree = fit.is_yes() == allocated.is_ok();
@@ -325,8 +328,6 @@ fn assert_foreseen(
             Action::Free { index, .. } if !live.is_empty() => {
                 drop(live.swap_remove(index % live.len()));
             }
-            // All requests are on one stream. With two streams, the heap would take more memory
-            // instead of waiting.
             _ => {}
         }
     }
@@ -336,7 +337,8 @@ fn assert_foreseen(
 }
 
 /// A small run is a part of the pool for small requests. Freeing its last block leaves it empty,
-/// while its memory is also mapped in a range for large requests.
+/// while its memory is also mapped in a range for large requests. A large request in that range
+/// takes no new memory, as forecast.
 #[test]
 fn range_over_small_run_takes_nothing() {
     let allocate = |bytes| Action::Allocate { bytes, stream: 0 };
@@ -480,7 +482,7 @@ fn driver_refusal_is_not_device_full() {
             assert!(text.contains(part), "{pool}: no '{part}' in {text}");
         }
         assert!(!text.contains("full") && !text.contains(" first"), "{pool}: {text}");
-        // The memory that the device really has is available.
+        // The driver reports more memory than the device has, but the device's own 7 GiB are free.
         drop(heap.allocate(7 * GIB, &stream).unwrap());
         assert_all_returned(&device, &heap, pool.name());
     }

@@ -40,7 +40,7 @@ fn capture_frees_are_not_promised() {
             assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
             assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");
             assert!(!error.to_string().contains("other heaps of this process hold"), "{error}");
-            // Memory that the capture does not affect is promised and served.
+            // For memory that the capture does not affect, forecast and request succeed.
             assert!(asker.would_fit(16 * MIB).unwrap().is_yes(), "{what}");
             drop(asker.allocate(16 * MIB, &other).unwrap());
         });

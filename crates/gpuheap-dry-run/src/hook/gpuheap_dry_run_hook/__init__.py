@@ -125,7 +125,7 @@ def check_reports():
 
 
 def watch_heap():
-    """Finds the driver's function to call after a step.
+    """Finds the emulated driver's function to call after each optimiser step.
 
     A step after a refusal shows that the program caught a heap's error and continued.
     """
@@ -139,14 +139,14 @@ def end():
         # Writes the report before the snapshot: a process may be killed while it writes a long
         # history.
         guarded(write)()
-        # If the last request failed, the snapshot from that moment stays, for the verdict.
+        # After a fatal failure, keeps the memory snapshot of that moment, to explain the failure.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()
 
 
 def end_without_atexit(code):
-    """Writes the process's reports before it calls `os._exit`, as some trainers do."""
+    """Replaces `os._exit`: first writes the reports, because some trainers end by `os._exit`."""
     if state.is_recording:
         guarded(end)()
     write_modules()
@@ -164,7 +164,7 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
-    # Writes a report now: the program's threads may delay its end until the command kills it.
+    # Writes a report now: other threads may delay the exit until `gpuheap dry-run` sends SIGKILL.
     if state.torch is not None:
         guarded(update_peaks)()
         guarded(write)()

@@ -12,13 +12,13 @@ import linecache
 from .lines import place, variables
 from .process import state
 
-# A `while` loop is left after this many rounds without growth of memory: further rounds would take
-# no more memory.
+# Number of rounds without growth of memory after which the hook makes a `while` loop end. Further
+# rounds would take no more memory.
 ROUNDS = 100
-# A `while` loop in which memory grows is left after this many rounds. A round may add a token to a
-# sequence, and few programs generate more tokens.
+# Number of rounds of a `while` loop with growing memory after which the hook makes the loop end. A
+# round may add a token to a sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
-# Maximum number of frames to search for conditions on a value: the frame that reads, and callers.
+# Maximum number of frames to search for a test of a read value: the reading frame and callers.
 CALLERS = 4
 # Ways in which a branch of the program may end, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
@@ -48,26 +48,26 @@ def truth(frame):
 
 
 def call_path(frame):
-    """Returns the positions of `frame` and its caller, because the caller may test the value."""
+    """Returns the positions of `frame` and its caller: either may test a value read by `frame`."""
     back = frame.f_back
     return frame.f_code, frame.f_lasti, back and back.f_code, back and back.f_lasti
 
 
 class Branch:
-    """Truth value of a condition with which the program does not fail, return or leave a loop."""
+    """Truth value with which a condition does not make the program fail, return or leave a loop."""
 
     def __init__(self, value, loop=None):
         self.value = value
-        # Loop that the program leaves with the opposite value; None if it leaves no loop.
+        # Loop that ends if the condition has the opposite value; None if no loop ends.
         self.loop = loop
-        # Most live bytes in a round of the loop, number of rounds since then, and of all rounds.
+        # Most live bytes in a round of the loop, rounds since that round, and number of all rounds.
         self.most = 0
         self.rounds = 0
         self.all_rounds = 0
 
 
 def is_staying(branch, frame):
-    """Returns True if the program should do another round of a loop that a result may end.
+    """Returns True if the hook should choose a result with which the loop of `branch` continues.
 
     A `for` loop runs to its end. A `while` loop ends after rounds in which live memory did not
     grow. Growth below an earlier peak counts too, because the allocator may reserve more for it.
@@ -94,7 +94,7 @@ def left(frame, reason):
 
 
 def find_branch(frame):
-    """Returns the branch to take by a value that `frame` reads; None if both branches continue."""
+    """Returns the branch that the value read by `frame` should select; None if both continue."""
     where = position(frame)
     for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
         found = operand_at(node.test, where)
@@ -106,7 +106,7 @@ def find_branch(frame):
             branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
-    # No condition on this line uses the value. A result of `isnan` or `isinf` is false.
+    # No condition on this line tests the value. A value that `isnan` or `isinf` computed is false.
     expression = expression_at(frame, where)
     if expression is not None and names_in(expression) & RARE:
         return Branch(False)
@@ -117,7 +117,10 @@ def find_branch(frame):
 
 
 def count_that_stays(bound, frame):
-    """Returns the count `bound`; 0 if a loop compares the count, and needs 0 to continue or end."""
+    """Returns the largest count, `bound`.
+
+    If a loop tests the count, may return 0, to stay in the loop or to leave it.
+    """
     if frame is None:
         return bound
     at = call_path(frame)
@@ -128,7 +131,7 @@ def count_that_stays(bound, frame):
 
 
 def find_comparison(frame):
-    """Finds the loop that a count may end. The branch is True if the largest count continues it."""
+    """Finds a loop that tests the count. Its branch is True if the largest count continues it."""
     for part, wanted, loop in parts_that_read(frame):
         is_true = True
         if isinstance(part, ast.Compare):
@@ -140,7 +143,7 @@ def find_comparison(frame):
 
 
 def parts_that_read(frame):
-    """Yields the parts of loop conditions that contain the value read in `frame`, or its variable.
+    """Yields each part of a loop condition that uses the value read in `frame`, or its variable.
 
     Each part comes with the truth value with which the program stays in the loop, and with the
     loop. In a comparison, the value is on the left. If `frame` returns the value, the caller's
@@ -213,7 +216,7 @@ def operand_at(test, where):
     """Returns the operand of `and`, `or` or `not` at a position, and whether it is negated.
 
     Returns None if the position is outside of the condition, or inside of a comparison or a call.
-    If `where` is None, prefers an operand with a call, because calls read values.
+    If `where` is None, prefers an operand with a call: a call such as `item` may read.
     """
     if where is not None and not encloses(span(test), where):
         return None
@@ -252,10 +255,10 @@ def ends_slice(frame):
 def number(frame):
     """Returns the integer for `frame` to read, so that the program continues.
 
-    This is the smallest integer that ends no loop by a comparison. It is mostly 0, an index in
-    range. If only an integer ends a `while` loop, returns that integer after `MOST_ROUNDS`. In a
-    loop over the indices that `nonzero` found in a vector, returns the number of the round.
-    Models loop in this way over the experts that have tokens.
+    This is the smallest integer with which no comparison ends a loop around the read. It is mostly
+    0, an index in range. If only an integer ends a `while` loop, returns that integer after
+    `MOST_ROUNDS`. In a loop over the indices that `nonzero` found in a vector, returns the number
+    of earlier rounds. Models loop in this way over the experts that have tokens.
     """
     ends = set()
     for _ in range(CALLERS):
@@ -277,9 +280,9 @@ def number(frame):
 
 
 def row_of_loop(frame):
-    """Returns the number of the round in a loop over the rows that `nonzero` found in a vector.
+    """Returns the number of earlier rounds in a loop over rows that `nonzero` found in a vector.
 
-    Returns None outside of such a loop. Each read at a place in the code counts as a round.
+    Returns None outside of such a loop. Assumes that each expression reads once in a round.
     """
     at = (frame.f_code, frame.f_lineno)
     if at not in state.loops:
@@ -298,7 +301,7 @@ def row_of_loop(frame):
 
 
 def end_of_last_round(at, frame, ends):
-    """Counts a round. After `MOST_ROUNDS`, returns an integer of `ends`, to end the loop."""
+    """Counts a round of a loop. After `MOST_ROUNDS`, returns one of `ends`, to end the loop."""
     is_while = any(isinstance(end.loop, ast.While) for end in state.ends[at])
     if not ends or not is_while:
         return None
@@ -306,14 +309,14 @@ def end_of_last_round(at, frame, ends):
     if rounds < MOST_ROUNDS:
         return None
     state.note(left(frame, f"{MOST_ROUNDS} rounds, and more rounds may take more memory"))
-    # Returns the integers in turn: the loop may compare some of them with other results.
+    # Tries `ends` in turn: the loop may compare some of these integers with other read values.
     if rounds - MOST_ROUNDS == len(ends) - 1:
         state.rounds[at] = 0
     return ends[rounds - MOST_ROUNDS]
 
 
 class End:
-    """A loop that ends if a read value equals an expression, and this expression, compiled."""
+    """A loop that ends if a read value equals an expression. `code` is the compiled expression."""
 
     def __init__(self, code, loop):
         self.code, self.loop = code, loop
@@ -349,7 +352,7 @@ def compile_value(expression):
 
 
 def integers(end, frame):
-    """Evaluates `end` in `frame`. Returns the integers that end the loop if they are read."""
+    """Evaluates the expression of `end` in `frame`. Returns the integers that end the loop."""
     try:
         value = eval(end.code, frame.f_globals, variables(frame))
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]

@@ -1,7 +1,7 @@
 """Bounds the counts of boxes in torchvision's detectors.
 
 In training, a detector samples at most `batch_size_per_image` boxes of each image. At most a
-fraction of these boxes hits an object. So counts are smaller than the tensors that are read.
+fraction of these boxes hits an object. So the counts are smaller than the counted tensors.
 """
 
 import os

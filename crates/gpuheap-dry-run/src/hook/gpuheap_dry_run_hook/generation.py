@@ -1,6 +1,6 @@
 """Makes the loops of `transformers` that generate text run to their maximum length.
 
-A dry run reads no end token, so no sequence ends earlier.
+A dry run reads no end token, so no sequence ends before its maximum length.
 """
 
 import os
@@ -8,11 +8,11 @@ import os
 from .lines import variables
 from .process import state
 
-# File with the loops that generate text. The loop in the function `CONTINUES` continues if it reads
-# True. The other loops end if they read True.
+# File with the loops that generate text. Each loop reads a truth value from the device. True
+# continues the loop in the function `CONTINUES`, and ends the other loops.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
-# Maximum number of frames to search for the sequences' lengths: the frame that reads, and callers.
+# Maximum number of stack frames to search for the variables with the sequences' lengths.
 CALLERS = 3
 
 

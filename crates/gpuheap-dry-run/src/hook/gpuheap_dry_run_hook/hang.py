@@ -12,9 +12,9 @@ from .report import write
 
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
-# Number of reads of results without progress after which a program is ended. The second number is
-# for programs that allocate memory between reads. A loop that evaluates a model also allocates
-# memory, but reads less often.
+# Number of reads of results without progress after which a program counts as waiting, and is ended.
+# `POLLS_WITH_BLOCKS` is for programs that allocate memory between reads. A loop that evaluates a
+# model also allocates memory, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
 # Exit code of a program that was ended because it waits forever.
@@ -25,7 +25,7 @@ class Progress:
     """Time of the last progress, and the reads since then."""
 
     def __init__(self):
-        # Optimiser steps and peak of memory, and lines that have read results since one rose.
+        # Optimiser steps and peak of memory. `lines`: lines that read results since either rose.
         self.mark = None
         self.lines = set()
         self.since = 0.0
@@ -39,8 +39,8 @@ progress = Progress()
 def check_progress(place, frame):
     """Ends the program if it has read results without progress for some time.
 
-    Progress is a higher peak, an optimiser step, or a read at a line that has not read since the
-    last progress.
+    Progress is a higher peak, an optimiser step, or a line's first read of a result since the last
+    peak or step.
     """
     peak, blocks, _ = state.allocated()
     mark, line = (state.step(), peak), (frame.f_code, frame.f_lineno)

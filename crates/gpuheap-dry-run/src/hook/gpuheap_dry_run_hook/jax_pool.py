@@ -78,7 +78,7 @@ def write_peaks():
 
 
 def failure(text, devices):
-    """Returns a failed request for the report, with the peaks at exit instead of at the failure."""
+    """Returns a failed request for the report. The error has no peaks: adds the peaks at exit."""
     size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0

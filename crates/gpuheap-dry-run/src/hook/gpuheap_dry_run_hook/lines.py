@@ -33,7 +33,7 @@ def innermost(frame):
 
 
 def reader(frame):
-    """Returns the innermost frame outside of the hook, PyTorch and Python; None if no frame is."""
+    """Returns the innermost frame that is not in the hook, PyTorch or Python; None if all are."""
     while frame is not None:
         name = frame.f_code.co_filename
         if is_package(name):
@@ -78,5 +78,5 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns a line that reads results, as text. `at` is its code and number; None if native."""
+    """Returns a line as text. `at` is its code object and number, or None for native code."""
     return "a thread of PyTorch" if at is None else line_of(*at)

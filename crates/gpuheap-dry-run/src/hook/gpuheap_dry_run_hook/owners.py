@@ -1,8 +1,8 @@
 """Finds the owners of memory at the peak: kinds of memory, modules of PyTorch, and lines.
 
-PyTorch records each allocation with a text that a program may set. The hook sets it to the called
-module. Parameters, gradients and optimiser states are recognised by their addresses, read
-at steps and at failures. Neither method allocates device memory or changes a size.
+PyTorch records each allocation with a text that a program may set. The hook sets the text to the
+called module. Parameters, gradients and optimiser states are recognised by their addresses, read
+at steps and at failures. The texts and the reads allocate no device memory and change no size.
 """
 
 import os
@@ -20,8 +20,8 @@ KINDS = (
 # Maximum number of times that the hook reads the addresses of all parameters, gradients and states.
 # It does so at first steps, new peaks and failures. A thousand parameters take 3 ms each time.
 MOST_LOOKS = 48
-# Number of optimiser steps, from the first on, after which the hook always reads the addresses.
-# Optimiser states exist from the second step on.
+# Number of first optimiser steps after each of which the hook reads the tensors' addresses, even
+# without a new peak. Optimiser states exist from the second step on.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
@@ -43,7 +43,7 @@ class Owners:
         # Names of modules, indexed by tag. The tag of a module is recorded with its allocations.
         self.names = [OUTSIDE]
         self.tags = {OUTSIDE: 0}
-        # Weak references and tags of named modules, keyed by the module's id.
+        # Weak reference and tag (index in `names`) of each named module, keyed by the module's id.
         self.modules = {}
         self.roots = {}
         self.optimisers = weakref.WeakSet()
@@ -118,7 +118,7 @@ class Owners:
         if known is not None and known[0]() is module:
             return known[1]
         if stack:
-            # The program added the module after the outermost module was named at its first call.
+            # The module has no name: the program added it after the outermost module's first call.
             self.name_modules(stack[0][0])
             known = self.modules.get(id(module))
             if known is None or known[0]() is not module:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 
-# Maximum number of program lines that read results, and maximum number of notes, in a report.
+# Maximum number of notes, and of program lines that copy results to the host, to keep.
 MOST_LINES = 200
 
 
@@ -24,20 +24,20 @@ class State:
         # `memory` reports PyTorch's memory. None if this PyTorch does not support them.
         self.operands = None
         self.memory = None
-        # Branches of the program that results decide, keyed by place in the code. Statements with a
-        # condition, keyed by file.
+        # `branches` has the program's branches that results decide, keyed by place in the code.
+        # `tests` has the statements with a condition, keyed by file.
         self.branches = {}
         self.tests = {}
-        # Expressions that end the loops around a line (`branches.End`), and rounds of the loops.
+        # Expressions that end loops (`branches.End`), and rounds so far, keyed by place in code.
         self.ends = {}
         self.rounds = {}
         # Parsed sources, keyed by file.
         self.sources = {}
         # Name of the tensor that the loop around a line iterates over, keyed by line.
         self.loops = {}
-        # For each place that reads a number, two booleans: it is used as a size; it is returned.
+        # Uses of a read number, keyed by place: whether it is a size, and whether it is returned.
         self.sized = {}
-        # Bounds of slices that a place in the code reads, in turn: 0 is a start, 1 is an end.
+        # Iterators over the slice bounds that a place in the code reads: 0 is a start, 1 is an end.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False

@@ -53,7 +53,7 @@ def read_from_device(copy):
     frame = next(own_frames(sys._getframe()), None)
     at = None if frame is None else (frame.f_code, frame.f_lineno)
     operator, chooses_size = guarded(operator_that_reads)() or (None, False)
-    # Finds the line that reads the result. It may be in a library that the program calls.
+    # Finds the line that reads the copied result, in the program or in a library that it calls.
     reads_at = reader(sys._getframe())
     at_reader = None if reads_at is None else (reads_at.f_code, reads_at.f_lineno)
     result = NOT_CHOSEN
@@ -79,16 +79,16 @@ def read_from_device(copy):
 
 
 class Reads:
-    """Reads of results at one place in the code."""
+    """Number of copies to the host by one place in the code, and the last result."""
 
     def __init__(self):
         self.times = 0
         self.last = NOT_CHOSEN
-        # True if each result was a count of elements, as large as its tensor allows.
+        # True if each result was a count of elements, as large as the counted tensor allows.
         self.is_bound = True
 
     def text(self):
-        """Returns the last chosen result as text; None if no result was chosen."""
+        """Returns the last result that the hook chose, as text; None if it chose no result."""
         value = self.last.value
         if value is None:
             return None
@@ -110,7 +110,7 @@ def note_read(reads, key, result):
 
 
 def many_reads(line):
-    """Warns that the program may never end, by a file that the command polls during the run."""
+    """Makes `gpuheap dry-run` warn that the program may never end, by a file that it polls."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")

@@ -231,7 +231,7 @@ class Remedies:
             self.found["no_state"] = "SGD"
 
     def step_in_8_bits(self, optimiser):
-        """Allocates the states of an 8-bit Adam. Launches no kernel, because kernels do nothing."""
+        """Allocates the states of an 8-bit Adam. Launches no kernel: a dry run runs none."""
         torch = self.torch
         for group in optimiser.param_groups:
             for parameter in group["params"]:

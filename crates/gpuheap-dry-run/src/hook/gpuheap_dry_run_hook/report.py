@@ -59,8 +59,8 @@ def write():
 def write_modules():
     """Writes which imported modules do not run on the emulated driver, and whether numba is used.
 
-    Memory that a statically linked CUDA runtime takes is not counted. numba loads such a runtime,
-    but takes all its memory from the driver.
+    A dry run does not count memory that a statically linked CUDA runtime takes. numba loads such a
+    runtime, but takes all its memory from the driver, so its memory counts.
     """
     found = [name for name in NOT_SERVED if name in sys.modules]
     uses_driver = "numba.cuda" in sys.modules and not found

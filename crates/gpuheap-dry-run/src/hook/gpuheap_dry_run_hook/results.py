@@ -32,7 +32,7 @@ FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
 INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
 FLOATS = {5: "e", 6: "f", 7: "d"}
 BOOLEAN, BFLOAT16 = 11, 15
-# Number that a program reads for the end of a slice. Python reduces it to the sequence's length.
+# Chosen end of a slice, such as `n` of `x[:n]`. Python reduces it to the sequence's length.
 MOST_INDEX = 2**31 - 1
 # Bytes that are written at a time.
 PIECE = 1 << 20
@@ -72,14 +72,14 @@ class Operand(ctypes.Structure):
 
 
 class Result:
-    """Value that the hook chose for a read, and whether it is the largest possible count."""
+    """Value that the hook chose for a copy to the host, and whether it is the largest count."""
 
     def __init__(self, value, is_bound=False):
         self.value = value
         self.is_bound = is_bound
 
 
-# Stands for a read for which the hook chose no value: the program gets the bytes of its tensor.
+# Result if the hook chose no value: the program reads the bytes that its tensor has.
 NOT_CHOSEN = Result(None)
 
 
@@ -100,7 +100,7 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     padded = [operand for operand in operands if operand.operator.decode() == UNPADDING]
     if counting and counting[-1] is read:
-        # The counting operator reads its own count: a 32-bit integer for each part of the tensor.
+        # The operator copies its own counts: a 32-bit integer for each part of the counted tensor.
         result = count(
             count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
         )
@@ -139,7 +139,7 @@ def count(bound, operand, rule, is_largest):
 
 
 def bounded_count(bound, shape, rule, is_largest):
-    """Returns the count of the user's rule; without a rule, `bound` or a small count."""
+    """Returns the count that the user's `rule` sets; without a rule, `bound` or a small count."""
     if rule is not None:
         return Result(max(0, int(rules.value_of(rule, shape, bound))))
     return Result(bound if is_largest else min(bound, rules.SMALLEST), is_largest)
@@ -158,7 +158,7 @@ def put_counts(copy, value, form):
 
 
 def chosen(read, operator, frame):
-    """Returns a value for a read other than a count, so that most programs continue."""
+    """Chooses a value that is not a count, so that most programs continue."""
     if read.element_type == BOOLEAN:
         return chosen_truth(read, operator, frame)
     if read.element_type in INTEGERS:
@@ -166,7 +166,7 @@ def chosen(read, operator, frame):
         return MOST_INDEX if is_index and ends_slice(frame) else number(frame)
     if frame is not None and frame.f_code.co_filename.endswith(FLAGS):
         return 0.0
-    # The numbers of a row sum to 1, because they may be probabilities.
+    # Chooses equal numbers that sum to 1 in each row of the tensor: they may be probabilities.
     return 1.0 / max(read.shape()[-1] if read.dimensions else 1, 1)
 
 

@@ -7,15 +7,15 @@ from .lines import line_at
 
 # Rules of `--read`. A rule has the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
-# Operators such as `nonzero` find as many elements as possible if `LARGEST`, else `SMALLEST`.
+# Number of elements that operators such as `nonzero` find. If `LARGEST`, they find the most.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
-# The only program line at which operators find `SMALLEST` elements; None if they do at all lines.
+# The only line at which operators find `SMALLEST` elements, and not the most; None for all lines.
 SMALLEST_LINE = os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_LINE")
 
 
 def is_largest_at(line):
-    """Returns True if operators that a program line calls find as many elements as possible."""
+    """Returns True if operators that `line` calls, such as `nonzero`, find as many as possible."""
     return LARGEST or SMALLEST_LINE not in (None, line_at(line))
 
 

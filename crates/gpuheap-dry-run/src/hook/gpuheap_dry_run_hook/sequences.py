@@ -1,6 +1,6 @@
 """Packed sequences whose lengths were computed on the device: the hook makes them all full.
 
-A dry run reads 0 for such a length, and PyTorch refuses to pack a sequence without elements.
+A dry run would read 0 for each length, and PyTorch refuses to pack a sequence without elements.
 """
 
 import functools

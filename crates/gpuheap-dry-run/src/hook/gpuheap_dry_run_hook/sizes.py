@@ -13,7 +13,7 @@ PARTLY_SIZED = {"full": 1, "new_full": 1, "Embedding": 2, "Linear": 2}
 # Functions of Python that compute a number from numbers.
 ARITHMETIC = {"int", "max", "min", "round"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Maximum number of functions to search for uses of a number: the function that reads, and callers.
+# Maximum number of functions to search for a size: the function that reads a number, and callers.
 CALLERS = 4
 
 
@@ -31,7 +31,7 @@ def becomes_size(frame):
 
 
 def find_size(frame):
-    """Returns two booleans: the number that `frame` reads is used as a size; it is returned."""
+    """Returns whether a number that `frame` reads is a size, and whether `frame` returns it."""
     where, tree = position(frame), parsed(frame.f_code.co_filename)
     function = function_of(frame, tree)
     if where is None or function is None:
@@ -39,7 +39,7 @@ def find_size(frame):
     own = {node.name: node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
     nodes = list(nodes_of(function))
     sizes = [size for node in nodes for size in sizes_in(node, own)]
-    # Searches the whole file: another method may use a number in `self` as a size.
+    # Searches the whole file: another method may use the number as a size, if `self` keeps it.
     kept = names_in_numbers(size for node in ast.walk(tree) for size in sizes_in(node, {}))
     names = names_in_numbers(sizes) | {name for name in kept if "." in name}
     assignments = [node for node in nodes if isinstance(node, ast.Assign)]

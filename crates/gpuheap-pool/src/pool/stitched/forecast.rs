@@ -19,8 +19,8 @@ impl Stitched {
         let runs = self.primary.all_free_blocks().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // If a stuck free covers only a part of a block, the larger rest before or after that part
-        // counts as a free block.
+        // A stuck free, one that no wait can complete, may cover only a part of a block. The larger
+        // rest before or after that part then counts as a free block.
         let parts = self.primary.all_free_blocks().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free_blocks().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -60,9 +60,9 @@ impl Stitched {
     /// that could be given back. Follows the list of steps in the parent module.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
-        // Small runs are set apart for small requests. An empty run also serves large requests.
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
+        // Memory in small runs is set apart for small requests, except in empty small runs.
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || empty_runs.contains(&block.address))
         };
@@ -107,7 +107,7 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::new(more));
         }
-        // Before a request fails, it may use all free memory, also in small runs with live blocks.
+        // Before a request fails, it may also use the free memory of small runs with live blocks.
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,

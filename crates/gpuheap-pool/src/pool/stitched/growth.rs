@@ -12,13 +12,13 @@ use crate::source::{GRANULE, round_up};
 /// back a chunk of 512 MiB costs 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const MOST: u64 = 512 << 20;
 
-/// Divisor of the maximum number of bytes that the heap could reserve. The quotient (1.4 %) may be
-/// reserved above the high-water mark of live bytes before free chunks are stitched. With this
-/// value, none of 20 recorded programs stitches on an H200. For random sizes with 8 GiB live,
-/// utilisation is 0.81 on the H200; with a divisor of 64 it is 0.79.
+/// Divisor of the maximum number of bytes that the heap could reserve. The pool reserves up to the
+/// quotient (1.4 %) above the high-water mark of live bytes, before it stitches free chunks (maps
+/// them together). With this value, none of 20 recorded programs stitches on an H200. For random
+/// sizes with 8 GiB live, utilisation is 0.81 on the H200; with a divisor of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
 /// Divisor of the bytes that are left to reserve. The quotient also bounds the bytes above the
-/// high-water mark. It is the smaller bound if less than 22 % of the device is left.
+/// high-water mark. It is the smaller of both bounds if less than 22 % (16/72) is left.
 const SHARE_OF_LEFT: u64 = 16;
 /// Divisor of the result of [`allowance`]. The quotient bounds the size of a piece, the chunk that
 /// one driver call takes: 128 MiB on an H200. The driver takes 80 µs for a piece of any size from
@@ -38,17 +38,16 @@ const TIMES: u64 = 4;
 /// Bound on the pool's total memory after a request takes new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// The total of [`Growth::most`]. Beyond it, the request maps free chunks together instead.
+    /// At most [`Growth::most`] bytes. A request that needs more maps free chunks together instead.
     Slack,
-    /// No bound on the total: free memory cannot serve the request, so new memory has to.
+    /// No bound. Used if free memory cannot serve the request, so that it needs new memory.
     None,
 }
 
 /// Bounds of the memory that is taken for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
-    /// Total bytes up to which new memory is taken. Above this total, free chunks are stitched:
-    /// mapped together as one range.
+    /// Total bytes up to which new memory is taken. Above this total, free chunks are stitched.
     pub(super) most: u64,
     /// Largest piece that the device and the limits allow, in bytes.
     pub(super) most_piece: u64,
@@ -62,7 +61,7 @@ pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }
 
-/// Returns the size of the next piece, at most `most_piece`, if the pool has `memory` bytes.
+/// Returns the size of the next chunk, at most `most_piece`, if the pool has `memory` bytes.
 pub(super) fn piece(most_piece: u64, memory: u64) -> u64 {
     let part = if memory < FEW_RESERVED { SMALL_PIECE } else { memory / PART_OF_RESERVED };
     let piece = most_piece.min(part).min(memory.saturating_mul(TIMES));

@@ -74,7 +74,7 @@ use crate::stream::StreamRef;
 /// makes other traces grow more.
 const SMALL: u64 = 64 << 10;
 const SMALL_IN_SEGMENTS: u64 = 256 << 10;
-/// Size of a small run, in bytes.
+/// Size, in bytes, of a small run: memory that is set apart for small requests.
 const SMALL_RUN: u64 = 2 << 20;
 /// Maximum number of small runs whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
@@ -82,7 +82,7 @@ const MOST_SMALL_RUNS: usize = 1024;
 /// Key of a free block that serves a request; `None` if no block serves it.
 type FoundKey = Result<Option<u32>, Shortage>;
 
-/// Factor by which the number of searched blocks grows before a stream is made to wait.
+/// Factor by which [`Tuning::search_depth`] grows in the search before a stream is made to wait.
 const WIDE: usize = 8;
 
 /// Trade-off of the policy between packing and time.
@@ -96,11 +96,11 @@ pub struct Tuning {
     pub allows_waste: bool,
     /// Number of free blocks that are searched for a block that the stream may use immediately.
     pub search_depth: usize,
-    /// Number of mappings of stitched ranges that are kept, for each chunk. The least recently used
-    /// range is unmapped first. If pending ranges cannot be unmapped, up to twice as many mappings
-    /// are kept.
+    /// Number of mappings in stitched ranges that are kept for each chunk of the pool. The least
+    /// recently used range is unmapped first. If the uses of ranges are pending, these ranges
+    /// cannot be unmapped, and up to twice as many mappings are kept.
     pub maps: usize,
-    /// `true` if a request gets the place of an earlier equal request.
+    /// `true` if a program that repeats its requests gets the same addresses for them again.
     pub follows: bool,
     /// Number of mappings for stitched ranges after which `slack` begins to grow, up to
     /// `most_slack`. Without growth, a program that does not repeat itself would need new mappings
@@ -110,7 +110,7 @@ pub struct Tuning {
     pub most_slack: u64,
 }
 
-/// Number of mappings beyond [`Tuning::patience`] that raise the slack by one of its thousandths.
+/// Number of mappings, after the first [`Tuning::patience`], that raise [`Tuning::slack`] by 1.
 const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
@@ -139,7 +139,7 @@ pub struct Stitched {
     memory: Memory,
     ranges: Ranges,
     placement_log: PlacementLog,
-    /// Addresses of small runs, in the order of their first use.
+    /// Addresses of present and earlier small runs, in the order of their first use.
     small_runs: Vec<u64>,
     /// Primary addresses of chunks that a free made entirely free. Noted only if the heap has a
     /// soft limit.
@@ -264,7 +264,7 @@ impl Stitched {
         }
     }
 
-    /// Makes an empty pool for the policy `split`. The pool takes segments from the driver.
+    /// Makes an empty pool for `split`: it takes segments from the driver and maps nothing.
     pub fn in_segments() -> Stitched {
         let tuning = Tuning { follows: false, ..Tuning::default() };
         Stitched { in_segments: true, small: SMALL_IN_SEGMENTS, ..Stitched::with(tuning) }
@@ -293,7 +293,7 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.find_place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.take_place(place, request, env)? {
-                // Empty small runs may occupy the place. They become free for large requests.
+                // Empty small runs may occupy the place. This call frees them for large requests.
                 None if self.primary.merge_empty_small_runs(env.order) => {
                     self.take_place(place, request, env)?
                 }
@@ -357,9 +357,10 @@ impl Stitched {
         }
     }
 
-    /// Returns `true` if small blocks, and no live large block, occupy the request's earlier place.
-    /// Thread caches may hold these small blocks, so the caller serves nothing until the heap has
-    /// flushed them. Without this, the second pass of the trace `cupy_groupby` took new memory.
+    /// Returns `true` if small blocks, and no live large block, occupy `place`, the memory of an
+    /// earlier request. Thread caches may hold these blocks, so the caller serves nothing until the
+    /// heap has flushed them. Without this, the second pass of the trace `cupy_groupby` took new
+    /// memory.
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
@@ -475,8 +476,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Allocates by steps 4 to 7 of the module's list. Called if no free block at a primary address
-    /// fits.
+    /// Allocates by steps 4 to 7 of the module's list. Called if no single free block fits.
     #[cold]
     fn serve_beyond_primary(
         &mut self,
@@ -563,8 +563,8 @@ impl Stitched {
     ) -> FoundKey {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
-        // Prefers the address of an earlier small run, so that large requests find their earlier
-        // places around that run free again.
+        // Prefers the address of an earlier small run. A small run at another address could occupy
+        // memory that a repeated large request is to get again.
         let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -605,8 +605,9 @@ impl Stitched {
         let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_use_in(address, address + length, env.order);
         if length < SMALL_RUN && grown {
-            // The new memory is not merged with its neighbours, because several streams used them.
-            // `stream` now waits for all these uses, so the whole run counts as freed on `stream`.
+            // The new memory and the blocks next to it stay separate, because several streams used
+            // them. `stream` now waits for all these uses, so the whole run counts as freed on
+            // `stream`.
             length = SMALL_RUN;
             let ticket = env.order.note_free(stream, env.source);
             last = LastUse::from_ticket(ticket, env.order);
@@ -621,7 +622,7 @@ impl Stitched {
     }
 
     /// Returns `true` if a free block may become a small run. With `split`, only a block of a run's
-    /// exact size may: otherwise a larger segment could not serve requests of its size.
+    /// exact size may, so that larger segments can serve large requests.
     fn may_hold_small(&self, key: u32) -> bool {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }
@@ -631,7 +632,7 @@ impl Stitched {
             return;
         }
         if self.small_runs.len() >= MOST_SMALL_RUNS {
-            // Addresses without memory are removed first, to make room for the new address.
+            // Forgets the addresses that have no memory now, to make room for the new address.
             let primary = &self.primary;
             self.small_runs.retain(|run| primary.holds_memory(*run));
         }
@@ -750,8 +751,8 @@ impl Stitched {
             };
             let end = run.address + run.bytes;
             for block in self.primary.blocks_from(first, end) {
-                // The last use may cover only a part of the block, for example if new memory merged
-                // with it. If the run lies outside that part, no wait is needed.
+                // The block's last use may cover only a part of the block, for example if new
+                // memory merged with it. If `run` lies outside that part, no wait is needed.
                 let ticket = block.last_use_in(run.address, end, env.order).ticket();
                 tickets.extend(ticket.filter(|ticket| !env.order.is_usable_on(*ticket, stream)));
             }

@@ -21,7 +21,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the parts of the free blocks before and after the new memory that lie in the first
+    /// Returns the free memory before and after the new memory, as far as it lies in the first
     /// `bytes` of the free piece.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
@@ -35,8 +35,8 @@ impl Room {
 
 impl Stitched {
     /// Takes new memory for a request, in one piece that is not stitched. Returns `None` if the
-    /// total would exceed the bound. If the driver refuses the memory, returns `None` too, because
-    /// stitching may serve the request without new memory.
+    /// pool's memory would exceed [`Growth::most`]. If the driver refuses the memory, returns
+    /// `None` too, because stitching may serve the request without new memory.
     pub(super) fn grow_for_request(
         &mut self,
         request: Request,
@@ -83,8 +83,8 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // The stream waits for the uses of the neighbouring blocks before new memory is taken.
-            // If it cannot wait, the new memory would be useless.
+            // The piece includes neighbouring free blocks. If the stream cannot wait for their last
+            // uses, it could not use the piece, so the wait comes before new memory is taken.
             if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
                 self.add_memory_ahead(room, growth, env)?;
                 return Ok(Some(room.start));
@@ -97,8 +97,8 @@ impl Stitched {
     }
 
     /// Returns the next narrower eligibility: a stricter rule for the free memory that `stream` may
-    /// have. Blocks that this rule excludes lose their completed parts, so that the parts can merge
-    /// with new memory.
+    /// have. Blocks that this rule excludes are split. Their parts without a pending use become
+    /// separate blocks that can merge with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
         eligibility: Eligibility,
@@ -139,7 +139,8 @@ impl Stitched {
         self.add_memory(address, bytes, growth.most_piece, env)
     }
 
-    /// Returns the bytes to add for `room`: its need, or more if `growth` allows that.
+    /// Returns the bytes of new memory for `room`: the needed bytes, or more if `growth` allows
+    /// that.
     pub(super) fn bytes_to_add(&self, room: Room, growth: Growth) -> u64 {
         let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
         // If failed calls left chunks that are mapped nowhere, these are used before more memory is
@@ -148,9 +149,9 @@ impl Stitched {
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Adds new memory to a part of an unbacked range, in [pieces](super::growth::piece). A piece
-    /// has at most `most_piece` bytes, and at most a share of the reserved bytes. If the memory
-    /// cannot be taken, gives back the pieces added so far.
+    /// Adds new memory to a part of an unbacked range, in chunks.
+    /// [`Memory::add`](super::memory::Memory::add) bounds their size. If a chunk cannot be taken,
+    /// gives back the chunks added so far.
     fn add_memory(
         &mut self,
         address: u64,
@@ -227,8 +228,8 @@ impl Stitched {
         Ok(())
     }
 
-    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The
-    /// eligible blocks next to the range are part of the piece.
+    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The piece
+    /// includes the free blocks next to the range that `eligibility` allows for `stream`.
     fn find_room(
         &self,
         bytes: u64,
@@ -241,8 +242,8 @@ impl Stitched {
         })
     }
 
-    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The
-    /// `usable` free blocks next to the range are part of the piece.
+    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The piece
+    /// includes the `usable` free blocks next to the range.
     pub(super) fn find_room_among(
         &self,
         bytes: u64,

@@ -9,20 +9,20 @@
 
 /// Number of requests that the log contains.
 const LOG: usize = 1 << 17;
-/// Number of consecutive requests that must have the same sizes as earlier requests in the log,
-/// before a request gets an earlier place.
+/// Number of consecutive sizes, up to the present request's, that must occur in the log before the
+/// request gets an earlier request's place.
 const CONTEXT: u32 = 4;
-/// Maximum number of log entries that are skipped if the program leaves out requests this time.
+/// Number of log entries that are searched if the program leaves out requests of the last round.
 const AHEAD: usize = 8;
-/// Number of consecutive requests that match no earlier request. After this number, only one size
-/// in [`SAMPLED`] is looked up. For random sizes, each look-up misses the processor's cache. The
+/// Number of consecutive requests without a match in the log, after which only about one request in
+/// [`SAMPLED`] is looked up. For random sizes, each look-up misses the processor's cache. The
 /// misses took a sixth of the time of a program with random sizes.
 const MISSES: u32 = 256;
 const SAMPLED: u64 = 8;
-/// Divisor of the peak of live bytes. If at most the quotient is live, the program may begin to
-/// repeat its requests (a new round). A bound of zero would be too strict: a thread's cache may
+/// Divisor of the peak of live bytes. If the live bytes fall to the quotient, the program may begin
+/// to repeat its requests (a new round). A bound of zero would be too strict: a thread's cache may
 /// serve the first request of the round. With zero, two of five requests in the second pass of
-/// `gpt_train` got their earlier places; with this value, three of four.
+/// `gpt_train` got their places of the first pass; with this value, three of four.
 const LITTLE: u64 = 64;
 /// Number of entries in the look-up table. Under Miri, filling a large table takes seconds, so the
 /// table is small. The table is made when first needed.
@@ -47,8 +47,9 @@ struct Entry {
 }
 
 /// Number of a request, and bits of the hash of the last few sizes up to that request. If the bits
-/// differ from the bits of the present request, the log is not read. The log is megabytes large, so
-/// reading it misses the processor's cache. For random sizes, the misses took a fifth of the time.
+/// of the present request differ, it cannot match, and the log is not read. The log is megabytes
+/// large, so reading it misses the processor's cache. For random sizes, the misses took a fifth of
+/// the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
@@ -80,20 +81,20 @@ pub(super) struct PlacementLog {
     /// `true` if the live bytes before the last request were at most their peak divided by
     /// [`LITTLE`].
     has_little: bool,
-    /// Last request for each hash of a few consecutive sizes, its own size included.
+    /// Last request for each hash of a few consecutive sizes, the request's size being the last.
     table: Vec<Mark>,
     /// Number of consecutive requests up to now that matched no earlier request.
     misses: u32,
     /// Hash of the last few sizes.
     hash: u64,
-    /// `true` if the last request got the same place as the earlier request that it matches.
+    /// `true` if the last request got the place that the log has for it.
     followed: bool,
 }
 
 impl PlacementLog {
-    /// Notes the live bytes before a request. If nothing is live, or live memory has just become
-    /// little, a new round begins: the next requests are matched with those at the start of the
-    /// previous round.
+    /// Notes the live bytes before a request. If nothing is live, or the live bytes have just
+    /// fallen to their peak divided by [`LITTLE`], a new round begins. The next requests are
+    /// matched with the first requests of the previous round.
     #[inline]
     pub(super) fn note_live(&mut self, live: u64, peak: u64) {
         let had_little = std::mem::replace(&mut self.has_little, live <= peak / LITTLE);
@@ -115,8 +116,8 @@ impl PlacementLog {
         (self.next, self.began, self.has_little) = (next, began, has_little);
     }
 
-    /// Returns the place of the earlier request that matches this one: the next of the same size in
-    /// the round before, else one that came after the same sizes.
+    /// Returns the place of the earlier request that matches this one. Searches the next few
+    /// requests of the previous round for the same size, then the log for the same last few sizes.
     #[inline]
     pub(super) fn find_place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
@@ -138,7 +139,7 @@ impl PlacementLog {
         })
     }
 
-    /// Returns `true` if the last request got an earlier place. The program then repeats itself.
+    /// Returns `true` if the last request got the place that the log has for it.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed

@@ -179,7 +179,7 @@ impl Stitched {
         Some(Segment { address: start, bytes: self.primary.run_from(first, |_| true)? - start })
     }
 
-    /// Unreserves all address ranges, if no memory is left.
+    /// Unreserves all address ranges, if the pool has given back all its memory.
     fn unreserve_unused(&mut self, env: &mut Environment<'_>) -> SourceResult {
         if !self.memory.is_empty() {
             return Ok(());

@@ -1,10 +1,9 @@
 //! The policy `split` takes memory in whole segments of the driver.
 //!
 //! Blocks are found, split, merged and ordered as in `stitched`. Nothing is mapped, so a block
-//! never spans two segments, and there is neither slack nor a stitched range. A request that no
-//! free block serves takes a segment. The placement log, by which a repeated request gets its
-//! earlier place, is not used. An earlier place in a segment is rarely free, so the log made
-//! `split` 5 to 30 % slower on eight of nine traces.
+//! never spans two segments. A request that no free block serves takes a segment. The placement
+//! log, by which a repeated request gets its earlier place, is not used. An earlier place in a
+//! segment is rarely free, so the log made `split` 5 to 30 % slower on eight of nine traces.
 
 use super::memory::LEAST;
 use super::{SMALL_RUN, Stitched};

@@ -9,10 +9,10 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Least number of chunks in the bound on mappings: with fewer chunks, the bound stays the same.
+/// Least number of chunks that the bound on mappings counts. With fewer, the bound stays the same.
 const CHUNKS: usize = 32;
 
-/// Number of times that new memory is added, before one new piece serves the request instead.
+/// Number of times that new memory is added to a plan, before one new piece serves the request.
 const TRIES: usize = 3;
 
 impl Stitched {
@@ -69,8 +69,9 @@ impl Stitched {
         let plan = loop {
             let order = &*env.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
-            // If no memory is free, too many mappings are in use, or new memory did not help, no
-            // chunks are mapped together. The request takes new memory in one piece.
+            // If no memory is free, too many mappings are in use, or bytes are missing after
+            // `TRIES` additions, no chunks are mapped together. The request takes new memory in one
+            // piece.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
                 match self.grow_at_primary(request, Bound::None, env) {

@@ -78,8 +78,8 @@ proptest! {
     }
 }
 
-/// Returns the stitchable bytes: all free chunks, and the longest free end and beginning of other
-/// chunks. Computes them byte by byte and not from runs.
+/// Returns the stitchable bytes: all free chunks, the longest free end of another chunk, and the
+/// longest free beginning of another chunk. Computes them from chunks and not from runs.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
     for (primary, piece) in bench.policy.memory.all() {
@@ -199,7 +199,7 @@ fn separate_free_blocks_serve_larger_request() {
     bench.free(large, 0);
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!(cached.largest, 32 * MIB, "what is mapped together is contiguous");
-    // Neither an equal nor a smaller request changes memory or mappings.
+    // An equal and a smaller request get the same range. Memory and mappings do not change.
     let changes = bench.model.changes;
     for bytes in [32 * MIB, 20 * MIB] {
         let again = bench.allocate(bytes, 0);
@@ -519,8 +519,8 @@ fn pending_start_keeps_range_mapped() {
     bench.free(first, 1);
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
-    // Only the last 12 MiB are out of use. Stream 1 still uses the rest through the range. The
-    // model would fail if the range, or memory in use, were unmapped.
+    // Stream 1 still uses the first 20 MiB of the range. The last 12 MiB are out of use, but the
+    // range maps them too. The model would fail if the range were unmapped.
     assert_eq!(bench.release(), 0);
     bench.model.complete(1);
     bench.order.poll(&mut bench.model).unwrap();
@@ -649,7 +649,7 @@ fn released_small_runs_are_forgotten() {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// Blocks whose merge was deferred merge once the program stops repeating itself.
+    /// While a program repeats itself, freed blocks do not merge. They merge if a request differs.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page of a large address range")]
     fn near_repetition_keeps_blocks_tiled(

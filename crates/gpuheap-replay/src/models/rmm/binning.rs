@@ -10,7 +10,7 @@ pub struct Binning<M> {
     upstream: M,
     bins: Vec<Bin>,
     live: Live<Binned>,
-    /// Figures of the program's blocks. The upstream counts the driver's memory and calls.
+    /// Figures of the program's blocks. The model `upstream` counts the driver's memory and calls.
     figures: Figures,
 }
 

@@ -80,7 +80,7 @@ impl Torch {
         given_back >= needed
     }
 
-    /// Ends the pending state of all blocks, and gives back all unused memory.
+    /// Frees all pending blocks, as PyTorch does after a wait, and gives back all unused memory.
     pub(super) fn release_cached(&mut self) {
         while let Some(&block) = self.pending.last() {
             self.end_pending(block);

@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(settings.to_alloc_conf(), "expandable_segments:True");
         let version = |text: &str| text.parse::<Settings>().unwrap().version().to_string();
         assert_eq!(version("version:2.14.1"), "2.14");
-        // The version becomes the first release that has the setting.
+        // Without `version`, the version is the first release of PyTorch that has the setting.
         assert_eq!(version("large_segment_size_mb:40"), "2.13");
         assert_eq!(version("large_segment_size_mb:40,version:2.15"), "2.15");
         let error = "version:2.12,large_segment_size_mb:40".parse::<Settings>().unwrap_err();
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(quarters.rounded(1200), 1536);
         assert_eq!(quarters.rounded(1200 << 20), 1280 << 20);
         assert_eq!(quarters.rounded(1024 << 20), 1024 << 20);
-        // Requests of up to 512 bytes times the divisions are only rounded to 512 bytes.
+        // Up to 2048 bytes (512 times 4 divisions), requests are only rounded to 512 bytes.
         assert_eq!(quarters.rounded(2048), 2048);
         assert_eq!(quarters.rounded(2049), 2560);
         assert_eq!(quarters.rounded(u64::MAX), u64::MAX);

@@ -37,9 +37,9 @@ impl Version {
     /// First and last release of PyTorch whose allocator this crate models.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
-    /// Returns `true` if recordings of this release were compared with the model. For such a
-    /// release, the model is exact to the byte. The rules of other releases were only read from
-    /// their source.
+    /// Returns `true` if the model was compared with recordings of this release of PyTorch. For
+    /// such a release, the model is exact to the byte. The rules of other releases were only read
+    /// from their source.
     pub fn is_measured(self) -> bool {
         self == Self::MEASURED
     }
@@ -64,7 +64,7 @@ impl Version {
 }
 
 impl Default for Version {
-    /// Returns 2.11, the release that was compared with the model.
+    /// Returns 2.11, the release of PyTorch that was compared with the model.
     fn default() -> Self {
         Self::MEASURED
     }

@@ -109,8 +109,8 @@ fn remote_frees_return_to_origin() {
             };
             assert_eq!((other.cached(), cache.cached()), (own * BYTES, 0));
             assert!(cache.holds(), "the rest is among the remote frees");
-            // The remote frees and the other thread's cache are full, so this free moves half of
-            // that cache to the pool.
+            // The remote frees of the blocks' cache are full, and so is this thread's cache. So
+            // this free moves half of this thread's cache to the pool.
             drop(last);
             assert_eq!(other.cached(), (own / 2 + 1) * BYTES);
         });
@@ -183,7 +183,7 @@ fn closing_cache_receives_no_block() {
             drop(allocate(()));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
-            // Fills the bin, now that both threads have started.
+            // Fills this thread's bin, so that it returns `victim` to the other thread's cache.
             drop([(); 8].map(allocate));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
@@ -263,7 +263,7 @@ fn forked_child_waits_for_no_lock() {
     assert_eq!(status, 0, "the child hung or failed");
 }
 
-/// Two threads have caches, and a third drops blocks of both.
+/// Two threads have caches. After a reset of the device, a third thread drops blocks of both.
 #[test]
 fn reset_caches_are_not_reused() {
     /// Keeps the spent caches reachable; otherwise Miri reports them as leaked.

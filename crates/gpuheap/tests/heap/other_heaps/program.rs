@@ -160,8 +160,8 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Number of programs after which the test ends. These programs are enough for failed requests of
-/// device and pinned memory, even on a slow machine.
+/// Number of programs after which the test ends. This many programs have failed requests of device
+/// and pinned memory, even on a slow machine.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.
@@ -179,7 +179,7 @@ struct Program<'a> {
     everybody: RwLock<()>,
     /// Blocks that one thread allocated and another frees.
     handed_over: Mutex<Vec<Held>>,
-    /// Number of requests of each kind that failed while the other threads were stopped.
+    /// Number of requests of each kind that failed while their thread had stopped all others.
     failed: [AtomicU64; KINDS.len()],
 }
 

@@ -140,7 +140,7 @@ fn flat(host: ArrayD<i32>) -> Vec<i32> {
     host.iter().copied().collect()
 }
 
-/// Returns another `i32` array on the heap's device.
+/// Returns one of the `i32` arrays on the heap's device; `None` if it has none.
 fn other<'a>(world: &'a World<'_>, heap: usize, which: u32) -> Option<&'a Slot<i32>> {
     let slots = world.things.iter().filter_map(|thing| (&**thing as &dyn Any).downcast_ref());
     let is_near =

@@ -1,4 +1,4 @@
-//! Models the operations of elements on the host.
+//! Computes on the host the results that operations on device arrays have to give.
 
 use super::*;
 

@@ -81,7 +81,7 @@ impl World<'_> {
         self.things.extend(made);
     }
 
-    /// Adapts several small arrays. They share one block.
+    /// Uploads several small arrays with one call of `adapt`. They share one block.
     pub(super) fn adapt(&mut self, (_, a, b, c): Step) {
         let (target, heap) = self.target(a, b, c);
         let lists: Vec<Vec<u16>> =
@@ -158,7 +158,7 @@ impl World<'_> {
                     if c % 2 == 0 { free() } else { std::thread::spawn(free).join().unwrap() };
                 assert_eq!(freed.is_ok(), is_near, "{freed:?}");
             }
-            // Safe code has no foreign streams. Retiring any other stream has no effect.
+            // Safe code has no foreign streams, and retiring has an effect only on these.
             14 if c % 2 == 0 => heaps[of].retire(target.stream()).unwrap(),
             14 => heaps[of].retire_all().unwrap(),
             15 => self.meters.extend(heap.meter().ok()),
@@ -178,7 +178,7 @@ impl World<'_> {
     }
 
     /// Runs steps while arrays of a scope's own target are live. The scope's end frees these arrays
-    /// and their copies, but not the array that was kept.
+    /// and their copies, but not the array that this function keeps with `Scope::keep`.
     pub(super) fn in_scope(
         &mut self,
         (_, a, b, c): Step,

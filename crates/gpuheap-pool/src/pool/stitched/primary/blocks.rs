@@ -56,8 +56,8 @@ impl LastUse {
     }
 }
 
-/// Part of a free block that the block's last use covered, in units of [`STEP`]. No other bytes of
-/// the block are in use.
+/// Part of a free block that the block's last use covered, in units of [`STEP`]. Enqueued work may
+/// still use this part, but no other bytes of the block.
 ///
 /// When two free blocks merge, the merged block records only one last use. Bytes outside the part
 /// stay usable, even if that use cannot be waited for.
@@ -79,11 +79,11 @@ const STEP: u64 = ROUNDING;
 /// Highest end that a [`UsedPart`] can record. This value stands for the end of the address space.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Least distance, in bytes, between the used parts of two free neighbours that do not merge. If
-/// the parts are closer, the blocks merge, and the bytes between the parts count as used too. If
-/// the uses are in a capture, these bytes cannot be used until the capture ends. A smaller distance
-/// is expensive: a block that does not merge is a worse fit for later requests. An eighth of this
-/// distance cost 0.02 of the utilisation of `serve_threads`.
+/// Least distance, in bytes, between the [used parts](UsedPart) of two free neighbours that do not
+/// merge. If the parts are closer, the blocks merge, and the bytes between the parts count as used
+/// too. If the uses are in a capture, these bytes cannot be used until the capture ends. A smaller
+/// distance is expensive: a block that does not merge is a worse fit for later requests. An eighth
+/// of this distance cost 0.02 of the utilisation of `serve_threads`.
 const BETWEEN: u64 = 256 << 20;
 
 impl UsedPart {
@@ -134,8 +134,8 @@ pub(crate) struct Block {
     pub(crate) boundary: bool,
     /// `true` if the block is in a bin.
     pub(crate) binned: bool,
-    /// `true` if the record is in the list of deferred merges. Its state may have changed since it
-    /// was added.
+    /// `true` if the record is in the list of deferred merges. The block may have been reused
+    /// meanwhile.
     pub(crate) listed: bool,
 }
 
@@ -215,7 +215,7 @@ impl Block {
     }
 
     /// Returns the used part of the block that two free neighbours would form. It also covers the
-    /// bytes between their used parts. Returns `None` if these bytes are too many.
+    /// bytes between the neighbours' used parts. Returns `None` if these bytes are too many.
     #[inline]
     fn merged_part(&self, other: &Block, order: &Order) -> Option<UsedPart> {
         let part = |block: &Block| {

@@ -1,8 +1,8 @@
 //! Eligibility decides which free memory a stream can use.
 //!
 //! A capturing stream is not fenced and does not wait. A stream that ended unannounced cannot be
-//! fenced. For some time, no other stream can use memory freed on such streams. That memory must
-//! not keep other free memory from being used.
+//! fenced. Until the capture ends, or the heap waits for the device, no other stream can use memory
+//! freed on such streams. A search must skip that memory and find other free memory.
 
 use super::blocks::LastUse;
 use crate::order::Order;
@@ -10,12 +10,12 @@ use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eligibility {
-    /// All free memory, in use or not: in most cases, the stream can wait for the last use.
+    /// All free memory. If enqueued work still uses the memory, the stream can usually wait for it.
     All,
-    /// Memory that needs no wait, and memory with a fence to wait for. A poll has fenced all frees
-    /// that can be fenced, so no stream can wait for the remaining memory.
+    /// Memory that needs no wait, and memory with a fence to wait for. No stream can wait for
+    /// memory without a fence: a poll has fenced all frees that can be fenced.
     Fenced,
-    /// Memory that is usable without a wait, because the requesting stream cannot wait.
+    /// Memory that needs no wait. The requesting stream cannot wait, for example during a capture.
     Usable,
 }
 

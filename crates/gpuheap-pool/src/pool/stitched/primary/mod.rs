@@ -32,7 +32,7 @@ use crate::stream::StreamRef;
 /// Size, in bytes, of the pages in [`AddressRange::cover`]: the size of the smallest chunk.
 const PAGE: u64 = crate::source::GRANULE;
 
-/// Number of empty small runs that stay set apart for the next small requests.
+/// Number of empty small runs that are kept for small requests. Others serve large requests too.
 const KEPT_EMPTY_RUNS: usize = 2;
 
 /// Number of boundaries between unmerged free blocks above which another merge is tried.
@@ -49,13 +49,13 @@ pub(crate) struct Primary {
     /// Keys of free blocks that could not merge with the next block, because another stream freed
     /// that block.
     boundaries: Vec<u32>,
-    /// Number of boundaries above which another merge is tried, at least [`BOUNDARIES`].
+    /// Length of `boundaries` above which merging is tried again, at least [`BOUNDARIES`].
     crowded: usize,
     /// Keys of empty small runs. An empty run is a free block of small requests, and its neighbours
     /// are not blocks of small requests.
     empty_runs: Vec<u32>,
-    /// Keys of freed blocks whose merge is deferred. Some of these records may have another state
-    /// now.
+    /// Keys of freed blocks whose merge with their neighbours is deferred. Some of these blocks may
+    /// have been reused meanwhile.
     deferred: Vec<u32>,
 }
 
@@ -383,8 +383,8 @@ impl Primary {
         self.bin(key);
     }
 
-    /// Cuts the unused parts from free blocks whose last use is not `allowed`, so that these parts
-    /// become separate blocks.
+    /// Splits free blocks whose last use is not `allowed`. The parts that no pending work uses
+    /// become separate free blocks.
     pub(crate) fn cut_completed_parts(&mut self, order: &Order, allowed: impl Fn(LastUse) -> bool) {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
         let held: Vec<u32> = self.all_free_blocks().filter(held).collect();
@@ -393,7 +393,7 @@ impl Primary {
         }
     }
 
-    /// Splits a free block around the part that is in use, from address `from` to `to`.
+    /// Splits a free block around the part that pending work may use, from address `from` to `to`.
     fn cut_around_use(&mut self, mut key: u32, (from, to): (u64, u64)) {
         let block = &self.blocks[key];
         let (address, end) = (block.address, block.end());
@@ -528,8 +528,8 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// Returns the first block of each run of free blocks that different streams freed. The list of
-    /// boundaries has the first block of each free pair, so it has the first block of each run.
+    /// Returns the first block of each run of free blocks that different streams freed. Of two
+    /// unmerged free neighbours, `boundaries` has the first, so it has the start of each run.
     pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
@@ -548,8 +548,8 @@ impl Primary {
         } else {
             self.unbacked.retain(|kept| *kept != unbacked);
         }
-        // If blocks on both sides are still in use, a merged block would count the new memory
-        // between the uses as in use too.
+        // If pending work may still use a neighbouring free block, the new memory is not merged. A
+        // block merged from both sides would count the new memory between the uses as in use too.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks

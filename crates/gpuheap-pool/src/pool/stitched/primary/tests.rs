@@ -71,7 +71,7 @@ proptest! {
                 // 1/64 larger than the best.
                 prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
             }
-            // If no block passes the first condition, `other` passes the second condition.
+            // No block passes the first condition, so `other` passes the second condition.
             let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
             prop_assert!(other.usable.is_none());
             prop_assert_eq!(other.other.is_some(), best.is_some());
@@ -93,8 +93,8 @@ proptest! {
             .collect();
         primary.add_address_range(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
-        // Last free of each unit of 512 bytes, keyed by address. A block records only one last use
-        // for all its bytes.
+        // Exact last free of each unit of 512 bytes, keyed by address. A merged block records only
+        // one last use for all its bytes.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
         for (what, pick, units) in actions {
             let stream = streams[(pick % 3) as usize];

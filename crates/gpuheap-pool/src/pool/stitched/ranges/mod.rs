@@ -43,13 +43,13 @@ pub(crate) struct Range {
     pub(crate) runs: Vec<Segment>,
     /// Sum of `runs` in bytes; zero once the range is being unmapped.
     pub(crate) bytes: u64,
-    /// Mapped chunks, by primary address, with their sizes.
+    /// Address outside the range (primary address) and size of each chunk, in the range's order.
     mapped: Vec<(u64, u64)>,
     /// Last use on each stream, if it may be incomplete.
     last: Vec<Ticket>,
     /// Value of [`Ranges::uses`] at the last use of this range.
     used: u64,
-    /// Primary blocks that the range holds while it is live.
+    /// Keys of the blocks, at primary addresses, that the range holds while it is live.
     pub(crate) held: Vec<u32>,
 }
 
@@ -161,7 +161,7 @@ impl Ranges {
         }
     }
 
-    /// Frees a range. Returns the primary blocks that it held.
+    /// Frees a range. Returns the keys of the blocks, at primary addresses, that the range held.
     pub(crate) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
         let Some(range) = self.ranges.get_mut(id) else { return Vec::new() };
         range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));

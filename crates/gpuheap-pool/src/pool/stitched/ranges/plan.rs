@@ -7,7 +7,7 @@ use crate::source::Segment;
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Start and end of the chunks that lie in the run as a whole.
+    /// Start and end of the chunks that lie entirely in the run.
     pub(crate) whole: (u64, u64),
 }
 
@@ -16,26 +16,26 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// Returns the bytes before the first whole chunk: the end of a chunk that begins before the
-    /// run. Returns zero if the run contains no chunk border.
+    /// Returns the number of bytes before the first whole chunk. They end a chunk that begins
+    /// before the run. Returns zero if the run contains no chunk border.
     pub(crate) fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
 
-    /// Returns the bytes after the last whole chunk: the beginning of a chunk that ends after the
-    /// run. Returns zero if the run contains no chunk border.
+    /// Returns the number of bytes after the last whole chunk. They begin a chunk that ends after
+    /// the run. Returns zero if the run contains no chunk border.
     pub(crate) fn after(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
 
-    /// Returns the bytes that a stitched range could take from this run as its beginning. Such
-    /// bytes end at the end of a chunk, because the next chunk is mapped after them.
+    /// Returns the number of bytes of this run that could begin a stitched range. They end where a
+    /// chunk ends, because whole chunks are mapped one after the other.
     pub(crate) fn head(self) -> u64 {
         self.before() + self.whole()
     }
 
-    /// Returns the bytes that a stitched range could take from this run as its end. Such bytes
-    /// begin at the start of a chunk, because a chunk is mapped before them.
+    /// Returns the number of bytes of this run that could end a stitched range. They begin where a
+    /// chunk begins, because whole chunks are mapped one after the other.
     pub(crate) fn tail(self) -> u64 {
         self.whole() + self.after()
     }
@@ -47,14 +47,14 @@ impl Run {
     }
 }
 
-/// Rule for choosing the pieces of a range.
+/// Rule for choosing the runs that form a stitched range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Few runs, with new memory for the missing bytes. If such a run ends inside a chunk, that
-    /// part stays free for later requests. Stitching these parts too cost `serve_threads` 0.01 of
-    /// utilisation.
+    /// Few runs, and new memory for the bytes that they lack. If a run inside the range ends within
+    /// a chunk, that part of the chunk stays free for later requests. Stitching these parts too
+    /// cost the trace `serve_threads` 0.01 of utilisation.
     Few,
-    /// As much free memory as possible, before a request fails.
+    /// As much free memory as possible: the last attempt before a request fails.
     Most,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Plan {
 }
 
 /// Plans a range of `bytes` from `runs`. The caller has sorted the runs by the size of their whole
-/// chunks. The plan begins with one run's [head](Run::head), continues with the runs that have the
-/// most whole chunks, and ends with the shortest sufficient [tail](Run::tail).
+/// chunks. The plan begins with one run's [head](Run::head), then has whole chunks of the runs with
+/// the most, and ends with the shortest [tail](Run::tail) that suffices.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -108,7 +108,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
                 rests.extend(rest(run));
             }
             None => {
-                // No tail has all the missing bytes. The longest tail ends the range.
+                // No whole chunk is left, and no tail is long enough. The longest tail is used.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
