@@ -7,7 +7,7 @@ use std::fs;
 use gpuheap_replay::cards;
 use gpuheap_text::{Amount, shell_word};
 
-use crate::card::Device;
+use crate::card::{Device, MARGIN};
 use crate::error::not_written;
 use crate::program::Run;
 use crate::reports::Process;
@@ -146,6 +146,9 @@ pub(crate) fn judge(
             }
         }
     }
+    if options.margin == 0.0 {
+        note_close_fits(&mut verdict);
+    }
     match (&options.trace, &recording) {
         (Some(file), Some(recording)) => {
             fs::copy(&recording.file, file).map_err(|error| not_written(file, &error))?;
@@ -166,6 +169,29 @@ pub(crate) fn judge(
     let is_python = run.processes.iter().any(|process| process.python.is_some());
     verdict.next = next_command(options, &verdict, is_python);
     Ok(verdict)
+}
+
+/// Adds a note for each card on which the program fits, but leaves less memory free than a search
+/// would leave.
+fn note_close_fits(verdict: &mut Verdict) {
+    let least = verdict.needs.as_ref().filter(|_| verdict.devices == 1);
+    let least = least.map(|needs| needs.least + needs.beside);
+    let share = MARGIN * 100.0;
+    for card in verdict.cards.iter().filter(|card| card.outcome.is_fit()) {
+        let uses_pytorch = card.processes.iter().any(|process| process.torch.is_some());
+        // PyTorch's cache fills a device, but does not need the memory.
+        let peak = card.devices.iter().filter(|_| !uses_pytorch).filter_map(|one| one.peak).max();
+        let Some(needed) = least.or(peak) else { continue };
+        let free = card.total.saturating_sub(needed);
+        if (free as f64) < MARGIN * card.total as f64 {
+            verdict.notes.push(format!(
+                "{} is nearly full: the program leaves {} free. A GPU may need up to {share} % more than a \
+                 dry run, so the program may fail there. --margin {share} leaves that part free",
+                card.card,
+                Amount(free)
+            ));
+        }
+    }
 }
 
 /// Returns the run that got furthest: the run with more memory than any card, else a run that fits,

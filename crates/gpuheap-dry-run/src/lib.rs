@@ -40,7 +40,7 @@ use std::time::Duration;
 use gpuheap_replay::cards::Card;
 
 pub use crate::batch::FindBatch;
-pub use crate::card::Device;
+pub use crate::card::{Device, MARGIN};
 pub use crate::emulate::{Emulation, emulate, emulate_with_runtime, run_passing_signals};
 pub use crate::error::Error;
 pub use crate::frameworks::FrameworkHooks;
@@ -78,7 +78,7 @@ pub struct Options {
     /// Variables to search; empty for no search. For each combination of the other variables'
     /// values, the search finds the largest value of the first variable that lets the program fit.
     pub find_batch: Vec<FindBatch>,
-    /// Share of each card's memory that stays free.
+    /// Share of each card's memory that stays free, such as [`MARGIN`].
     pub margin: f64,
     /// Cases in which the dry run tries remedies, such as gradient checkpoints.
     pub remedies: Remedies,

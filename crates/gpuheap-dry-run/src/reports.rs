@@ -30,6 +30,8 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Driver {
+    /// Time of the process's first report, in microseconds of Unix time.
+    pub(crate) began: u64,
     pub(crate) devices: Vec<DriverDevice>,
     pub(crate) asked_for_free_memory: u64,
     pub(crate) copies_to_host: u64,
@@ -164,8 +166,8 @@ pub(crate) struct TorchDevice {
     pub(crate) step: u64,
 }
 
-/// Reads the reports of all processes, ordered by process id. If a process ran several programs
-/// through `exec`, returns one entry for each program. Reports of all but the last program are
+/// Reads the reports of all processes, ordered by the time of the driver's first report. If a process
+/// ran several programs through `exec`, returns one entry for each program. Reports of all but the last program are
 /// named `KIND.PID-N.ENDING`. Ignores files that cannot be parsed as a report.
 pub(crate) fn read(folder: &Path) -> Vec<Process> {
     let mut processes = BTreeMap::<(u32, u32), Process>::new();
@@ -193,7 +195,9 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
             _ => {}
         }
     }
-    processes.into_values().collect()
+    let mut processes: Vec<Process> = processes.into_values().collect();
+    processes.sort_by_key(|process| process.driver.as_ref().map(|driver| driver.began));
+    processes
 }
 
 /// Returns whether any process has completed an optimiser step.

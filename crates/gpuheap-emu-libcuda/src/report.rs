@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuheap_emu::Emulator;
 
@@ -70,6 +70,13 @@ pub(crate) fn write_last(folder: &Path, device: &Emulator) {
         write(folder, device);
     }
 }
+
+/// Time of the first report, in microseconds of Unix time. Process ids cannot order the processes of
+/// a run, because the system starts again with small ids after the largest.
+static BEGAN: LazyLock<u64> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+});
 
 /// Replaces `driver.PID.json` in the folder atomically: readers see either the old or the new
 /// content. Ignores failures. Lock [`WRITTEN_AT`] during the call.
@@ -142,9 +149,10 @@ fn text(device: &Emulator) -> String {
     // Ignores the result: writing to a string never fails.
     let _ = writeln!(
         text,
-        "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
+        "{{\"began\": {}, \"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
          \"launches_dropped\": {}, \"out_of_memory\": {}, \"refused\": [{}], \
          \"export_tables\": [{}], \"has_pytorch\": {}, \"requests\": [{}]}}",
+        *BEGAN,
         devices.collect::<Vec<_>>().join(", "),
         device.calls_of("cuMemGetInfo_v2"),
         counts.copies_to_host,

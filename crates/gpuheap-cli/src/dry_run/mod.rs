@@ -115,10 +115,6 @@ enum When {
     Never,
 }
 
-/// Share of a card's memory that `--find-batch` leaves free by default. On an H200, the requested
-/// bytes of a dry run differed from the real bytes by at most this share (docs/dry-run.md).
-const MARGIN: f64 = 0.03;
-
 /// A card, with a note if several cards match the given name.
 struct ChosenCard {
     card: &'static Card,
@@ -184,7 +180,11 @@ impl DryRunArguments {
             steps: self.steps,
             time_limit: self.time_limit,
             find_batch: self.find_batch.clone(),
-            margin: self.margin.unwrap_or(if self.find_batch.is_empty() { 0.0 } else { MARGIN }),
+            margin: self.margin.unwrap_or(if self.find_batch.is_empty() {
+                0.0
+            } else {
+                gpuheap_dry_run::MARGIN
+            }),
             remedies: match self.remedies {
                 When::Auto => Remedies::Auto,
                 When::Always => Remedies::Always,

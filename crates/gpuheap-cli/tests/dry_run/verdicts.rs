@@ -128,6 +128,19 @@ fn program_without_pytorch() {
 }
 
 #[test]
+fn close_fit_is_noted() {
+    let bench = Bench::new();
+    // Of 25.38 GB.
+    let noted = |peak: &str| {
+        let script = script(&bench, &DRIVER.replace("6100000000", peak), "not a report", "", 0);
+        let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
+        assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+        json["notes"].to_string().contains("RTX 4090 is nearly full: the program leaves")
+    };
+    assert_eq!((noted("24700000000"), noted("24500000000")), (true, false));
+}
+
+#[test]
 fn static_runtime_has_no_verdict() {
     let bench = Bench::new();
     let driver = DRIVER.replacen('{', r#"{"export_tables": ["libcupy.so"],"#, 1);
@@ -220,10 +233,10 @@ fn quick_replays_cards_of_same_capability() {
 fn each_device_has_own_verdict() {
     let bench = Bench::new();
     let report = |rank: u64, used: &str, failed: u64| {
-        // The process of rank 1 sees only device 1 of the machine.
+        // The process of rank 1 sees only device 1 of the machine. It began later, with a smaller id.
         format!(
             r#"cat >$to/driver.{pid}.json <<'END'
-{{"devices": [{{"number": {rank}, "total": 25000000000, "peak_in_use": {used}}}]}}
+{{"began": {rank}, "devices": [{{"number": {rank}, "total": 25000000000, "peak_in_use": {used}}}]}}
 END
 cat >$to/torch.{pid}.json <<'END'
 {{"torch": "2", "cuda": "13.0", "rank": "{rank}", "steps": 2, "failed": {failed}, "failures_watched": true,
@@ -231,7 +244,7 @@ cat >$to/torch.{pid}.json <<'END'
   "failures": [{failures}]}}
 END
 "#,
-            pid = 100 + rank,
+            pid = 100 - rank,
             failures = match failed {
                 0 => String::new(),
                 _ => r#"{"device": 0, "requested": 123428864, "allocated": 5, "reserved": 6, "step": 1}"#
@@ -254,6 +267,7 @@ END
         [&options[..], &["--markdown", markdown.to_str().unwrap()], &["--", "sh", &program]];
     let (ran, json) = bench.json(&options.concat());
     assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert_eq!(json["cards"][0]["processes"][0]["pid"], 100);
     let devices = json["cards"][0]["devices"].as_array().unwrap();
     let verdicts: Vec<_> = devices
         .iter()
