@@ -14,6 +14,15 @@ fail() {
     exit 1
 }
 
+# build PACKAGE...: builds packages of the workspace with the profile of the tests. With BUILT=1
+# nothing is built: cargo chooses the features of dependencies by the packages that it builds
+# together, so each other set of packages compiles most of them again.
+build() {
+    [ "${BUILT:-}" != 1 ] || return 0
+    for package in "$@"; do set -- "$@" --package "$package"; shift; done
+    cargo build --quiet --manifest-path "$root/Cargo.toml" "$@"
+}
+
 # need_python VERSION: fails without an interpreter. VERSION is the oldest version that is enough.
 need_python() {
     command -v "$python" >/dev/null || fail "no $python; install Python $1 or newer, or set PYTHON"

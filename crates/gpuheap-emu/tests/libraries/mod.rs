@@ -111,7 +111,8 @@ impl Emulated {
         Self { package, file, name, built: OnceLock::new() }
     }
 
-    /// Returns the library's file. Builds the file once in each test binary.
+    /// Returns the library's file. Builds the file once in each test binary. With `BUILT=1`, the file
+    /// is there already: `.ci/run` builds it together with the tests.
     fn built(&self) -> &Path {
         self.built.get_or_init(|| {
             // Cargo gives integration tests the folder TARGET/tmp. A test binary is in
@@ -119,15 +120,18 @@ impl Emulated {
             let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
             let this = std::env::current_exe().unwrap();
             let profile = this.ancestors().nth(2).unwrap().file_name().unwrap().to_str().unwrap();
-            let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-                .args(["build", "--quiet", "--lib", "--package", self.package])
-                .args(["--profile", if profile == "debug" { "dev" } else { profile }])
-                .arg("--target-dir")
-                .arg(target)
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(status.success(), "{} does not build", self.package);
+            if std::env::var_os("BUILT").is_none_or(|built| built != "1") {
+                let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+                let status = Command::new(cargo)
+                    .args(["build", "--quiet", "--lib", "--package", self.package])
+                    .args(["--profile", if profile == "debug" { "dev" } else { profile }])
+                    .arg("--target-dir")
+                    .arg(target)
+                    .current_dir(env!("CARGO_MANIFEST_DIR"))
+                    .status()
+                    .unwrap();
+                assert!(status.success(), "{} does not build", self.package);
+            }
             target.join(profile).join(self.file)
         })
     }

@@ -209,8 +209,8 @@ impl<S: Source> Batches<Ahead<S>> {
 }
 
 impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
-    /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
-    /// a later call frees the batches that were uploaded ahead, and `next` never returns them.
+    /// Converts numbers to `f32`, by the rules of [`Target::cu`]. If batches were uploaded ahead
+    /// before, frees them, and `next` returns an error for each of them.
     pub fn cu(self) -> Batches<Ahead<Items<I, Cu>>>
     where
         I::Item: Adapt<Upload<Cu>>,
@@ -218,8 +218,8 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
         self.with_rule()
     }
 
-    /// Converts 64-bit floats to 32 bits, by the rules of [`Target::narrow`]. Call it before the
-    /// first batch, for the reason given at [`cu`](Batches::cu).
+    /// Converts 64-bit floats to 32 bits, by the rules of [`Target::narrow`]. Batches that were
+    /// uploaded ahead end as by [`cu`](Batches::cu).
     pub fn narrow(self) -> Batches<Ahead<Items<I, Narrow>>>
     where
         I::Item: Adapt<Upload<Narrow>>,
@@ -231,8 +231,15 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
     where
         I::Item: Adapt<Upload<R>>,
     {
-        let Ahead { source, most, .. } = self.uploads;
-        Batches::new(self.request, Ahead::new(source.with_rule(), most))
+        let Ahead { source, most, ready, .. } = self.uploads;
+        let unconverted = |(rows, _)| {
+            let text = "the batch was uploaded before the conversion was set; call cu or narrow \
+                        before the first batch";
+            (rows, Err(ErrorKind::Ended.error(text.to_owned())))
+        };
+        let mut uploads = Ahead::new(source.with_rule(), most);
+        uploads.ready = ready.into_iter().map(unconverted).collect();
+        Batches::new(self.request, uploads)
     }
 }
 

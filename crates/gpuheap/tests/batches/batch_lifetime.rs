@@ -320,6 +320,13 @@ fn element_types_change_as_asked() {
     let (a, b): (DeviceArray<i64>, DeviceArray<f32>) = batches.next().unwrap().unwrap();
     assert_eq!((a.to_vec().unwrap(), b.to_vec().unwrap()), (vec![0; 5], vec![0.5]));
     drop((a, b, batches));
+    // The last batch is already on the device, so it is not converted.
+    let mut batches = target.batches(items()).prefetch(2);
+    assert!(batches.by_ref().take(2).all(|batch| batch.is_ok()));
+    let mut batches = batches.cu();
+    let error = batches.next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("call cu or narrow before the first batch"), "{error}");
+    assert!(batches.next().is_none());
     assert_all_returned(&device, &heap, "rules");
 }
 
