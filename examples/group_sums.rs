@@ -1,10 +1,11 @@
 //! How do I aggregate a table by group that is larger than GPU memory?
 //!
-//! Sums two tables. GPU memory is limited to a fraction of each table's size.
+//! Sums two tables. For each, the heap's limit is a fraction of the table's size.
 //!
 //! * Few groups: the sums of all groups stay on the device, and batches of rows are added to them.
 //! * A million rows whose float keys are nearly all different: the table of sums is as large as the
-//!   data, so the batches are ranges of groups. The host sorts the rows by key and numbers groups.
+//!   data, so the batches are ranges of groups. The host sorts the rows by key, and gives each
+//!   group a number.
 //!
 //! On the emulated device, and on a GPU:
 //!
@@ -45,7 +46,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;
     let mut counts: DeviceArray<u64> = target.zeroed(GROUPS)?;
 
-    // A batch is 1/30 of the table, a third of the limit, to leave room for the sums.
+    // The limit is 1/10 of the table. A batch takes a third of it, to leave room for the sums.
     let rows = ROWS.div_ceil(30);
     let tables = values.axis_chunks_iter(Axis(0), rows);
     let with_keys = tables.zip(keys.axis_chunks_iter(Axis(0), rows));

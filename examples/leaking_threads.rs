@@ -78,7 +78,7 @@ fn owns(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees the array explicitly. A reference cycle leaks a handle, but any handle frees the array.
+/// Frees the array explicitly by one handle, although a reference cycle leaks another handle.
 fn frees(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.zeroed::<u8, _>(500_000)?.into_shared();
     let handles = Rc::new(RefCell::new(Vec::<Box<dyn std::any::Any>>::new()));

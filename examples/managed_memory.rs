@@ -63,8 +63,8 @@ fn main() -> Result<(), Error> {
         println!("{kind} memory, live: {} bytes", heap.usage_of(kind)?.live);
     }
 
-    // Device memory and two copies give the same result, and the device runs at full speed. If host
-    // and device alternate often, copies are faster.
+    // Without unified memory, device memory and two copies give the same result, and the device
+    // runs at full speed. If host and device alternate often, the copies are faster.
     let mut host: Vec<f32> = (0..LENGTH).map(|n| n as f32).collect();
     let mut own = target.array(&host)?;
     own.slice_mut(..LENGTH / 2)?.fill(-1.0)?;

@@ -4,7 +4,7 @@
 //! still runs: a child, a worker, or a program in another container.
 //!
 //! This program starts itself as a child. The child takes memory and ends in one of five ways: it
-//! frees everything first, returns, calls `exit`, or aborts with device memory or with unified
+//! frees everything first, returns, calls `exit`, aborts with device memory, or aborts with unified
 //! memory. The parent reads the device's figure (bytes in use, from the driver) before, during and
 //! after, and the time that the end took.
 //!
@@ -59,7 +59,8 @@ fn account() -> PathBuf {
 /// Opens the device that `GPUHEAP_DEVICE` names. `account` is the file that emulated devices share.
 fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     let name = std::env::var("GPUHEAP_DEVICE").unwrap_or_else(|_| "emulated:4GiB".to_owned());
-    // An emulated device that is opened by name belongs to one process.
+    // An emulated device that is opened by name belongs to one process. So emulated devices are
+    // opened from a profile below, to share them with the child.
     let Some(profile) = name.strip_prefix("emulated") else { return Ok(Device::open(&name)?) };
     let profiles = Profile::list(profile.strip_prefix(':').unwrap_or("h200"));
     let devices = profiles.ok_or_else(|| format!("GPUHEAP_DEVICE: {name} is no device"))?;

@@ -61,8 +61,8 @@ fn main() -> Result<(), Box<dyn StdError>> {
     read_from_another_process()
 }
 
-/// Starts a child that writes markers and releases the memory. Prints how many another child finds
-/// in its memory.
+/// Starts a child that writes markers to memory and releases it. Another child then counts the
+/// markers in newly allocated memory, before and after the first child ends. Prints the counts.
 fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
@@ -76,7 +76,7 @@ fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Starts a second child that counts the first child's markers. Returns the second child's output.
+/// Starts a child that counts the markers in newly allocated memory. Returns the child's output.
 fn finding() -> Result<String, Box<dyn StdError>> {
     let mut reader = start("read")?;
     let mut text = String::new();
@@ -108,14 +108,14 @@ fn write_and_release(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Runs in the second child: allocates memory that it never wrote, and counts the markers in it.
+/// Runs in the second child: allocates memory without writing it, and counts the markers there.
 fn count_markers(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     let target = heap.target()?;
     let mut held = Vec::new(); // so that no piece is read twice
     let (mut found, mut read) = (0, 0);
     while read < READ {
         let Ok(piece) = target.uninit::<u64, _>(PIECE as usize / size_of::<u64>()) else { break };
-        // SAFETY: no work wrote the memory, but every bit pattern that a copy reads is a `u64`.
+        // SAFETY: this process did not write the memory, but any 8 bytes of it are a valid `u64`.
         let piece = unsafe { piece.assume_written() };
         found += piece.to_vec()?.iter().filter(|&&word| word == MARKER).count() as u64 * 8;
         read += PIECE;

@@ -56,7 +56,8 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Makes the device's context. Time from here to the first workload counts as making the allocator.
+// Makes the device's context once. Returns the time at which the context existed. The time from
+// then to the first workload counts as the time to make the allocator.
 inline Clock::time_point context_is_there() {
   static Clock::time_point since = [] {
     CHECK(cudaSetDevice(0));
@@ -171,8 +172,8 @@ inline void reclaim(Peer &peer) {
     exit(3);
   }
   const size_t enough = size_t(10) << 30;
-  // The first allocation of a process takes some memory that no call gives back. It is made before
-  // the first reading of the free memory, so that this memory does not count as the allocator's.
+  // The driver takes some memory at a process's first allocation, and no call gives it back. A
+  // first allocation before the first reading of free memory keeps that memory out of the figures.
   peer.free(peer.alloc(size_t(1) << 20, 0), size_t(1) << 20, 0);
   peer.reclaim();
   size_t before = free_memory(), bytes = 0;

@@ -1,13 +1,14 @@
-"""Times each hook of the Python package and its library's own allocator. Prints a Markdown table.
+"""Compares each hook of the Python package with its library's own allocator, in a Markdown table.
 
     python benches/python/hooks.py [--only NAME,...] [--device cuda:0] [--rounds 3] [--seconds 120]
 
 A row is a library and a size. Its columns are the nanoseconds of a pair (allocate and free) with
-the library's own allocator, the nanoseconds with the hook, the ratio, and the target. The last
-column has the nanoseconds with a hook that tracks memory by line. The heap itself is compared with
-a Python object that does nothing. A figure is the median of all rounds. In each round, each way
-(own allocator, hook, hook with lines) runs in a process and measures all sizes. The last lines name
-the skipped libraries: not installed, failed, or slower than --seconds.
+the library's own allocator, the nanoseconds with the hook, their ratio, and the target. The last
+column has the nanoseconds with a hook that tracks memory by line. In the row of the heap itself, a
+Python object that does nothing takes the place of the own allocator. A figure is the median of all
+rounds. In each round, each of the three (own allocator, hook, hook with lines) has a process that
+measures all sizes. The last lines name the skipped libraries: not installed, failed, or slower than
+--seconds.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def told(pairs, calls=5_000, threads=1):
     print(json.dumps(figures))
 """
 
-# Maps a library to the module that shows whether the library is installed, the ways to measure
-# besides its own allocator, the target in nanoseconds for a pair (allocate and free), and the
-# program to run.
+# Maps a library to the module that shows whether it is installed, the ways to measure it, their
+# targets, and the program to run. The library's own allocator is always measured too. A target is
+# in nanoseconds for a pair (allocate and free).
 LIBRARIES = {
     "heap": (
         "gpuheap",
@@ -113,7 +114,8 @@ if HOOK:
     gpuheap.cupy.install(gpuheap.Heap(DEVICE, track=TRACK))
 pairs = {name: lambda size=size: cupy.empty(size, "u1") for name, size in SIZES.items()}
 if WAY == "hook":
-    # Parts of the hook's time: its lower bound. CuPy makes both objects for all memory of others.
+    # Times parts of the hook alone. The hook cannot be faster than their sum: CuPy makes both
+    # objects for all memory that it did not allocate.
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
     block = gpuheap.Heap(DEVICE).alloc(1024)
     memory = UnownedMemory(block.ptr, 1024, block, 0)
@@ -136,7 +138,8 @@ else:
     resource = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 28)
 pairs = {name: lambda size=size: resource.deallocate(resource.allocate(size), size) for name, size in SIZES.items()}
 if HOOK:
-    # Lower bound of the hook's time: callbacks that do nothing, and the calls that read a stream.
+    # Times callbacks that do nothing, and the calls that read a stream. The hook cannot be faster
+    # than their sum.
     from rmm.pylibrmm.stream import DEFAULT_STREAM
     empty = rmm.mr.CallbackMemoryResource(lambda nbytes, stream: 4096, lambda address, nbytes, stream: None)
     pairs["part: empty callbacks"] = lambda: empty.deallocate(empty.allocate(1024), 1024)
@@ -235,7 +238,7 @@ class Failed(Exception):
 def figures(
     program: str, ways: list[str], options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Runs a program in each way (own, hook, lines) and round. Returns medians by row and way."""
+    """Runs a program once per round and way (own, hook, lines). Returns medians by row and way."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for way in ways:

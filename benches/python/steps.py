@@ -9,9 +9,9 @@ Also finds the smallest limit with which each program completes. Prints Markdown
         [--only NAME,...] [--without-limits]
 
 A step's time includes a wait for the device. A turn's time is the median of the steps after the
-third, and a figure is the median of all turns. In each turn, each way runs all programs in a
-process, one after the other. The limits are searched in steps of 0.5 % of the peak of live bytes,
-with a process for each limit.
+third, and a figure is the median of all turns. In each turn, each allocator has a process that runs
+all programs, one after the other. The limits are searched in steps of 0.5 % of the peak of live
+bytes, with a process for each limit.
 """
 
 from __future__ import annotations

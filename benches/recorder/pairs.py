@@ -1,4 +1,4 @@
-"""Times the pairs of pairs.c below nested Python frames. The argument is the library of pairs.c."""
+"""Times pairs (allocate, free) called from nested Python frames. Argument: pairs.c as a library."""
 
 import ctypes
 import sys

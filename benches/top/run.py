@@ -4,8 +4,8 @@
     benches/top/run.py GPUHEAP LIBNVML [SECONDS]
 
 GPUHEAP is the command, LIBNVML the emulated NVML (libnvml_emulated.so). The 200 real processes
-sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints the share of a core that top
-uses after its first examination of the machine with the rules of gpuheap doctor.
+sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints top's share of a core. The first
+examination of the machine, with the rules of gpuheap doctor, is not counted.
 """
 
 from __future__ import annotations

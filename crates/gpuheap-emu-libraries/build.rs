@@ -1,4 +1,4 @@
-//! Makes `dlclose` leave the library loaded, because it writes a report when the process exits.
+//! Links the library so that it stays loaded after `dlclose`: it writes a report at process exit.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
 // How do I free GPU memory, so that the device has it again?
 //
 // With cudaMalloc and cudaFree, each call goes to the driver. The device has the memory back
-// immediately, but a pair takes 50 to 100 microseconds and a wait for the device. A heap keeps
+// immediately, but the two calls take 50 to 100 microseconds and wait for the device. A heap keeps
 // freed memory for the next request. A flush gives the memory back, with a report.
 //
 //     plain                                   with gpuheap

@@ -6,7 +6,7 @@
 // flush reports the bytes given back.
 //
 //     plain                                   with gpuheap
-//     cudaFree(p);                            // at the end of p: kept for the next
+//     cudaFree(p);                            // at the end of p: the heap keeps the memory
 //     cudaDeviceSynchronize();                heap.flush();   // given back, with a report
 //     cudaDeviceReset();                      heap.reset_device();
 //

@@ -68,7 +68,7 @@ static void look(const char *program, const char *how, int signal) {
   if (pipe(said) != 0) std::exit(1);
   pid_t other = fork();
   if (other == 0) {
-    // Starts a new program, because a forked child cannot use the device.
+    // Starts this program anew with the pipe as output: a forked child cannot use the device.
     dup2(said[1], 1);
     close(said[0]);
     close(said[1]);

@@ -1,7 +1,7 @@
 """How do I sum a table by group that is larger than GPU memory, without CuPy or cuDF?
 
-The sums of all groups stay on the device, and batches of rows are added to them. The limit is a
-fraction of the table's size.
+The sums of all groups stay on the device, and batches of rows are added to them. The heap's limit
+is a fraction of the table's size.
 
     python group_sums.py                            # on an emulated device
     python group_sums.py cuda:0

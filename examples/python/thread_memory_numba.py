@@ -25,7 +25,7 @@ def worker():
 
 
 def measure():
-    """Prints how much of 64 MiB a thread left, and how much was left after a flush."""
+    """Prints how much of a thread's 64 MiB is in use after its end, and how much after a flush."""
     from numba import cuda
 
     context = cuda.current_context()

@@ -3,8 +3,8 @@ ends?
 
 The usual program imports pycuda.autoinit, calls mem_alloc in a worker, and ends with mem_free. It
 fails in three places, one after the other. For each failure, gpuheap.explain names the cause and
-the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs no
-such care.
+the line to change. The last worker shows the correct code with PyCUDA alone. With a heap, as in
+thread_memory_pycuda.py, memory can be freed on any thread.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
     python thread_memory_pycuda_as_printed.py
@@ -58,7 +58,7 @@ def whole():
 
 
 def on_a_thread(worker):
-    """Runs a worker, and prints its failure and the size of the memory that it left."""
+    """Runs a worker on a thread. Prints its failure, and the memory that stays on the device."""
     print(f"-- {worker.__name__}")
     failures = []
 

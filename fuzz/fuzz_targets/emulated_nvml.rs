@@ -27,7 +27,7 @@ fuzz_target!(|text: &str| {
     let value = |name: &str| match name {
         "GPUHEAP_EMULATED_DRIVER" => Some(driver),
         "GPUHEAP_EMULATED_DEVICE" => Some(device),
-        // Drop paths, so that no file is read.
+        // A value without `{` is the path of a file. It is left out, so that no file is read.
         "GPUHEAP_EMULATED_NVML" => Some(description).filter(|text| text.starts_with('{')),
         _ => None,
     };

@@ -1,4 +1,5 @@
-//! Fuzzes two parsers: of questions to a program that publishes its memory, and of its answers.
+//! Fuzzes the parser of questions to a program that publishes its memory, and the parser of the
+//! program's answers.
 
 #![no_main]
 

@@ -52,7 +52,7 @@ def compare(written, reported):
         expected = json.load(file)
     with open(reported) as file:
         (report,) = json.load(file)
-    # Skip the frames of `take` and `keep`: the site is the caller of `keep`.
+    # The first two frames of a stack are `take` and `keep`. The site is the caller of `keep`.
     found = {}
     for stack in report["left_by_stack"]:
         inner, outer, site = stack["frames"][:3]

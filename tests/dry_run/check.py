@@ -19,11 +19,11 @@ from pathlib import Path
 
 import rows
 
-# Maximum relative errors of each figure of a dry run, from the GPU's figure in figures.csv. The
-# first applies to most rows, and the second to rows of figures.csv with a reason in the column
-# `apart`. The second limit is highest for allocations: cuDNN's fastest plans need a workspace of a
-# few hundred bytes or none, and each workspace is an allocation. timm's resnet50 made 5,369 to
-# 5,432 allocations in ten runs on the H200, and 5,047 in a dry run.
+# Maximum relative errors of a dry run's figures against the GPU's figures in figures.csv. The first
+# is for most rows, and the second is for rows with a reason in the column `apart`. The second limit
+# is highest for allocations: cuDNN's fastest plans need a workspace of a few hundred bytes or none,
+# and each workspace is an allocation. timm's resnet50 made 5,369 to 5,432 allocations in ten runs
+# on the H200, and 5,047 in a dry run.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -31,9 +31,10 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Maximum relative errors of programs with sizes that depend on computed results. MOST_OF_RESULTS
-# limits figures above the GPU's figure. BELOW_OF_RESULTS and BELOW limit lower figures: requested
-# memory may be a few bytes too low, and the order of addresses may lower reserved memory.
+# Maximum relative errors for programs with sizes that depend on computed results. A figure may
+# exceed the GPU's figure by MOST_OF_RESULTS. It may be lower by its entry in BELOW_OF_RESULTS, or
+# else by BELOW: requested memory may be a few bytes too low, and the order of addresses may lower
+# reserved memory.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
@@ -102,7 +103,7 @@ def check_reads(options):
 
 def check_remedies(options):
     """Runs shards.py. Exits with a message if a run with a remedy (a change that saves memory)
-    fails. Also exits if the FSDP remedy takes other amounts of memory than real ranks."""
+    fails. Also exits if the FSDP remedy reports other amounts of memory than real ranks take."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
     group = {
         "program": "-m torch.distributed.run",
@@ -126,7 +127,7 @@ def check_remedies(options):
 
 
 def check(row, options):
-    """Runs one program and prints its row. Returns whether all figures are near enough (MARKS)."""
+    """Runs one program and prints its row. Returns whether all figures are within their limits."""
     name = rows.name_of(row)
     lacking = lacks(row, options)
     if lacking:
@@ -166,7 +167,7 @@ def check(row, options):
 
 
 def is_within(row, key, expected, found):
-    """Returns whether the figure `key` of a dry run is near enough to the GPU's figure (MARKS)."""
+    """Returns whether the figure `key` of a dry run is within the limits (see MARKS)."""
     if row["apart"] == "results" and key != "allocations":
         below = BELOW_OF_RESULTS.get(key, BELOW)
         return expected * (1 - below) <= found <= expected * (1 + MOST_OF_RESULTS)

@@ -1,9 +1,9 @@
-"""Reads figures.csv. Returns the command line, the folder and the environment of a row's program.
+"""Reads figures.csv, and has functions for the command line and environment of a row's program.
 
     rows.py SOURCES FOLDER PYTHON
 
-Copies the files that sources.csv lists from clones in SOURCES to FOLDER, and makes the programs'
-data.
+As a script, copies the files that sources.csv lists from clones in SOURCES to FOLDER, and makes
+the programs' data.
 """
 
 import csv

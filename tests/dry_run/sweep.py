@@ -16,8 +16,8 @@ from pathlib import Path
 
 import rows
 
-# Maximum number of models that a process runs. With more models a process, a library is imported
-# less often. With fewer models, a crash loses fewer results.
+# Maximum number of models that one process runs. With more models in each process, libraries are
+# imported less often. With fewer models, a crash loses fewer results.
 MODELS = 13
 # Time limit of a process, seconds. The slowest process takes 100 s on a machine with two cores.
 LIMIT = 540

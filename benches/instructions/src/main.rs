@@ -31,7 +31,7 @@ const MIB: u64 = 1 << 20;
 enum Work {
     /// Allocates and frees `bytes`. The thread cache holds at most `thread_cache` bytes.
     Pair { pool: PoolKind, bytes: u64, thread_cache: Option<u64> },
-    /// Queries an event that has completed: the instructions of one driver call.
+    /// Queries a completed event once. This measures the instructions of one driver call.
     DriverCall,
     /// Replays one event of a trace in the model of PyTorch's allocator.
     TorchEvent,

@@ -47,9 +47,10 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   return address;
 }
 
-// Frees memory in the order of the stream passed to `allocate` and the streams passed to `used_on`.
+// Frees memory, to be reused after the work on the streams passed to `allocate` and `used_on`.
 extern "C" void release(void *address, ssize_t, int device, void *) {
-  // Destructors call this function, so it must not throw. A forked worker has no memory to free.
+  // Destructors call this function, so it must not throw. In a forked worker, the call returns
+  // GPUHEAP_STATUS_GONE. That is no error, because the worker has no memory to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);
   if (status != GPUHEAP_STATUS_OK && status != GPUHEAP_STATUS_GONE)
     std::fprintf(stderr, "%s\n", gpuheap_last_error());

@@ -204,9 +204,10 @@ typedef struct gpuheap_options {
   // to a new stream. Frees bypass the thread caches.
   int32_t unannounced_streams;
   // Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
-  // peak. 0.04 is 4 %. If a request needs more, the pool maps free pieces together. Negative:
-  // none, so the pool always maps free pieces first. 0: from the environment, else 4 %. While
-  // the device is far from full, the default is at least 1/72 of the device.
+  // peak: 0.04 is 4 %. If a request needs more, the pool maps free pieces into one range. A
+  // negative value means no slack: the pool always maps free pieces first. The value 0 means
+  // GPUHEAP_SLACK, or 4 % if that is not set. While the device is far from full, these 4 % are
+  // at least 1/72 of the device.
   double slack;
 } gpuheap_options;
 
@@ -311,9 +312,10 @@ typedef struct gpuheap_scope_report {
 typedef struct gpuheap_site {
   // sizeof(gpuheap_site).
   size_t size;
-  // Requested bytes of the outstanding allocations, or the growth of these bytes.
+  // Requested bytes of the outstanding allocations. From gpuheap_list_growth: the growth of
+  // these bytes between two snapshots.
   int64_t bytes;
-  // Number of outstanding allocations, or the growth of that number.
+  // Number of outstanding allocations. From gpuheap_list_growth: the growth of that number.
   int64_t allocations;
   // Operating system's id of the thread that allocated most of these bytes. 0 if the id is
   // unknown. gpuheap_list_growth always sets 0.
@@ -436,9 +438,9 @@ enum gpuheap_status gpuheap_open(const char *device,
 //
 // No other thread may use the heap during the call. Later calls with the heap return
 // GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-// unannounced, the heap must not have been used after that. In this case, the heap must have no
-// idle trim, because the trim uses the heap by itself. If a stream of the device is capturing a
-// graph, the wait breaks the capture.
+// without the required call of gpuheap_stream_ended, the heap must not have been used since then.
+// In this case, the heap must have no idle trim (gpuheap_options), because the trim uses the heap
+// in the background. If a stream of the device is capturing a graph, the wait breaks the capture.
 //
 // The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
 // names the memory that may not have been returned to the driver. A null heap is allowed. A
@@ -451,12 +453,15 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 // also returns cached memory to the driver, from all heaps of the process.
 //
 // stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
-// stream. 0x2 is the calling thread's own default stream. It ends with the thread, without a call
-// of gpuheap_stream_ended. The thread's destructors of thread-local variables must not use memory
-// of the heap. A heap with the pool "driver" refuses that stream. To order work after that stream,
-// another thread uses the legacy default stream. Before any other stream is destroyed, call
-// gpuheap_stream_ended, unless the heap was opened with unannounced_streams. address: receives the
-// address; null on failure, and for 0 bytes. A null address needs no free.
+// stream. Before a stream is destroyed, call gpuheap_stream_ended, unless the heap was opened with
+// unannounced_streams. address: receives the address; null on failure, and for 0 bytes. A null
+// address needs no free.
+//
+// The stream 0x2 is the calling thread's own default stream. It ends with the thread, without a
+// call of gpuheap_stream_ended. Destructors of the thread's thread-local variables must not use
+// memory of the heap. In another thread, 0x2 means another stream. To order work after the first
+// thread's stream, the other thread uses the legacy default stream. A heap with the pool "driver"
+// refuses 0x2.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
@@ -480,12 +485,13 @@ enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
                                        size_t count,
                                        void *const *addresses);
 
-// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
-// use the memory, but work on other streams must not. Any thread may free memory that another
-// thread allocated. Does not wait for the device, unless the free returns memory to the driver.
+// Frees memory in the order of the stream that it was allocated on. Work already enqueued on that
+// stream may still use the memory, but work on other streams must not. Any thread may free memory
+// that another thread allocated. Does not wait for the device, unless the free returns memory to
+// the driver.
 //
-// If the end of the stream was announced, the stream may already have ended. With
-// unannounced_streams, the stream must be alive; if it is not, call gpuheap_free_on.
+// If gpuheap_stream_ended was called for the stream, the stream may already be destroyed. With
+// unannounced_streams, the stream must still be alive; if it is not, call gpuheap_free_on.
 //
 // GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory was freed,
 // but a driver call failed. A null address is allowed.
@@ -500,13 +506,14 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 // freed.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
-// Names another stream that uses an allocation. gpuheap_free of the allocation is then ordered
-// after the work enqueued on that stream until the free. Call this function once for each stream,
-// before the free. Does not wait.
+// Records that another stream uses an allocation. The later gpuheap_free is then also ordered
+// after the work enqueued on that stream before the free. Call this function once for each such
+// stream, before the free. Does not wait.
 //
-// At the free, each named stream waits for the previously named stream, by an event. The memory is
-// then reused in the order of the stream named last. If the end of a named stream was announced
-// before the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
+// At the free, each recorded stream waits, by an event, for the stream recorded before it. The
+// memory is then reused in the order of the stream recorded last. If gpuheap_stream_ended was
+// called for a recorded stream, the free waits for the whole device instead. gpuheap_free_on
+// ignores the recorded streams.
 enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
 
 // Enqueues a fill on the stream. It sets bytes of an allocation, from an offset on, to the lowest
@@ -610,9 +617,9 @@ enum gpuheap_status gpuheap_get_heap_device(struct gpuheap_heap *heap,
 const char *gpuheap_last_error(void);
 
 // Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
-// frees the memory. Earlier work may still use unified and pinned memory until the stream has
-// reached this point. Call gpuheap_wait_for_stream before the host's first use. The host must have
-// finished using the memory before the free.
+// frees the memory. Earlier work on the stream may still access a block of unified or pinned
+// memory, because blocks are reused. So call gpuheap_wait_for_stream before the host first uses
+// the block. The host must have finished using the memory before the free.
 //
 // If the device does not support concurrent access to unified memory (WSL2), no work of the device
 // may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device

@@ -1,8 +1,8 @@
 // gpuheap: GPU memory that can be accounted for, and that comes back.
 //
-// The C++ interface, for C++17. Its owners use the C interface (gpuheap.h). This header contains
-// the whole interface. Link the C library; no other library and no CUDA header is needed. A stream
-// is a cudaStream_t or a CUstream, passed without a wrapper.
+// The C++ interface, for C++17: classes that own heaps and their memory (RAII), over the C
+// interface (gpuheap.h). This header contains the whole interface. Link only the C library; no CUDA
+// header is needed. A stream is a cudaStream_t or a CUstream, passed without a wrapper.
 //
 //     gpuheap::heap heap("cuda:0");
 //     gpuheap::buffer<float> numbers = heap.allocate<float>(1000, stream);
@@ -252,13 +252,13 @@ class buffer {
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   bool empty() const noexcept { return size_ == 0; }
 
-  // Names another stream that uses the memory until the free.
+  // Records that work on `stream` uses the memory too. The later free is ordered after that work.
   outcome try_used_on(void *stream) {
     if (data_ == nullptr) return nothing("gpuheap::buffer::used_on");
     return detail::done(gpuheap_used_on(heap_, data_, stream));
   }
 
-  // Fills all bytes, in the order of a stream.
+  // Enqueues a fill on `stream` that sets all bytes to `byte`.
   outcome try_fill(int byte, void *stream) {
     if (data_ == nullptr) return nothing("gpuheap::buffer::fill");
     return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
@@ -875,8 +875,8 @@ class device_resource {
     (void)gpuheap_free_on(heap_, data, stream.get());
   }
 
-  // Allocates in no stream's order. Waits for the default stream, so that all streams may use the
-  // memory. The free waits for the device.
+  // Allocates memory on the default stream and waits for that stream, so that every stream may use
+  // the memory. The function deallocate_sync waits for the device before it frees.
   void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
     void *data = make(bytes, align, nullptr);
     gpuheap_status status = gpuheap_wait_for_stream(heap_, nullptr);

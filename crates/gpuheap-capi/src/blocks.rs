@@ -65,8 +65,8 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Frees the table's memory without reading the array, for a heap without live allocations. An
-    /// entry that is still in the array is leaked.
+    /// Frees the table. Does not read the array of places, because a heap without live allocations
+    /// has no entries there. An entry that is still in the array is leaked.
     pub(crate) fn discard(self) {
         self.places.discard();
     }
@@ -269,8 +269,9 @@ mod tests {
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
         let same: Vec<u64> = same.take(5).collect();
         same.iter().for_each(|address| blocks.put(*address, *address, *address));
-        // The first two addresses took both places of their hash, and the others are in the maps.
-        // They must be found there even after the loop has freed a place.
+        // All addresses in `same` have one hash. The first two took both places of that hash in the
+        // array, so the others are in the maps. The loop must find them even after it has freed a
+        // place.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
             assert_eq!(blocks.take(*address), Some(*address));

@@ -57,9 +57,9 @@ pub unsafe extern "C" fn gpuheap_open(
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
 /// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-/// unannounced, the heap must not have been used after that. In this case, the heap must have no
-/// idle trim, because the trim uses the heap by itself. If a stream of the device is capturing a
-/// graph, the wait breaks the capture.
+/// without the required call of gpuheap_stream_ended, the heap must not have been used since then.
+/// In this case, the heap must have no idle trim (gpuheap_options), because the trim uses the heap
+/// in the background. If a stream of the device is capturing a graph, the wait breaks the capture.
 ///
 /// The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
 /// names the memory that may not have been returned to the driver. A null heap is allowed. A
@@ -75,12 +75,15 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// also returns cached memory to the driver, from all heaps of the process.
 ///
 /// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
-/// stream. 0x2 is the calling thread's own default stream. It ends with the thread, without a call
-/// of gpuheap_stream_ended. The thread's destructors of thread-local variables must not use memory
-/// of the heap. A heap with the pool "driver" refuses that stream. To order work after that stream,
-/// another thread uses the legacy default stream. Before any other stream is destroyed, call
-/// gpuheap_stream_ended, unless the heap was opened with unannounced_streams. address: receives the
-/// address; null on failure, and for 0 bytes. A null address needs no free.
+/// stream. Before a stream is destroyed, call gpuheap_stream_ended, unless the heap was opened with
+/// unannounced_streams. address: receives the address; null on failure, and for 0 bytes. A null
+/// address needs no free.
+///
+/// The stream 0x2 is the calling thread's own default stream. It ends with the thread, without a
+/// call of gpuheap_stream_ended. Destructors of the thread's thread-local variables must not use
+/// memory of the heap. In another thread, 0x2 means another stream. To order work after the first
+/// thread's stream, the other thread uses the legacy default stream. A heap with the pool "driver"
+/// refuses 0x2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -168,12 +171,13 @@ pub unsafe extern "C" fn gpuheap_free_batch(
     })
 }
 
-/// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
-/// use the memory, but work on other streams must not. Any thread may free memory that another
-/// thread allocated. Does not wait for the device, unless the free returns memory to the driver.
+/// Frees memory in the order of the stream that it was allocated on. Work already enqueued on that
+/// stream may still use the memory, but work on other streams must not. Any thread may free memory
+/// that another thread allocated. Does not wait for the device, unless the free returns memory to
+/// the driver.
 ///
-/// If the end of the stream was announced, the stream may already have ended. With
-/// unannounced_streams, the stream must be alive; if it is not, call gpuheap_free_on.
+/// If gpuheap_stream_ended was called for the stream, the stream may already be destroyed. With
+/// unannounced_streams, the stream must still be alive; if it is not, call gpuheap_free_on.
 ///
 /// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory was freed,
 /// but a driver call failed. A null address is allowed.
@@ -213,13 +217,14 @@ pub unsafe extern "C" fn gpuheap_free_on(
     })
 }
 
-/// Names another stream that uses an allocation. gpuheap_free of the allocation is then ordered
-/// after the work enqueued on that stream until the free. Call this function once for each stream,
-/// before the free. Does not wait.
+/// Records that another stream uses an allocation. The later gpuheap_free is then also ordered
+/// after the work enqueued on that stream before the free. Call this function once for each such
+/// stream, before the free. Does not wait.
 ///
-/// At the free, each named stream waits for the previously named stream, by an event. The memory is
-/// then reused in the order of the stream named last. If the end of a named stream was announced
-/// before the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
+/// At the free, each recorded stream waits, by an event, for the stream recorded before it. The
+/// memory is then reused in the order of the stream recorded last. If gpuheap_stream_ended was
+/// called for a recorded stream, the free waits for the whole device instead. gpuheap_free_on
+/// ignores the recorded streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_used_on(
     heap: *mut gpuheap_heap,

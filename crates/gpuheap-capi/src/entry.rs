@@ -50,13 +50,13 @@ pub extern "C" fn gpuheap_last_error() -> *const c_char {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    /// Text of a call that failed after `LAST` was destroyed. Such calls come from exit handlers of
-    /// the process, and from destructors at the thread's end. This variable has no destructor, so
-    /// the text stays valid.
+    /// Error text of a call that failed after `LAST` was destroyed. Exit handlers of the process,
+    /// and destructors at the thread's end, may make such calls. This variable has no destructor,
+    /// so the text stays valid.
     static LATE: Cell<*mut c_char> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Stores the text of this thread's last failed call.
+/// Stores the error text of this thread's last failed call.
 fn keep_text(text: CString) {
     let mut text = Some(text);
     let kept = LAST.try_with(|last| *last.borrow_mut() = text.take().unwrap_or_default());
@@ -95,8 +95,8 @@ impl Failure {
     }
 
     /// Makes the failure of a free that has already removed the allocation. The status is
-    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE. After any other status, the program would
-    /// repeat the free.
+    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE: both mean that the allocation no longer
+    /// exists. After any other status, the program would free it again.
     pub(crate) fn after_free(error: Error) -> Failure {
         let mut failure = Failure::from(error);
         if failure.0.0 != gpuheap_status::Gone {
@@ -109,8 +109,8 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
-        // The library's text names options of Rust. The text for C names the options of the C
-        // interface.
+        // The error's own text names options of the Rust interface. The text for C programs names
+        // the options of the C interface instead.
         let text = match error.out_of_memory() {
             Some(evidence) => evidence.text_naming(
                 "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
@@ -139,14 +139,15 @@ fn status_of(kind: ErrorKind) -> gpuheap_status {
 /// Runs the work of the C function `name`.
 #[inline]
 pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
-    // Unwind safety: locks protect all shared state. As in the library, poisoned locks are used.
+    // Unwind safety: locks protect all shared state. As everywhere in gpuheap, a thread that takes
+    // a lock ignores that a panic has poisoned it.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => gpuheap_status::Ok,
         failed => store_failure(name, failed),
     }
 }
 
-/// Stores the text of a call that failed or panicked, and returns its status.
+/// Stores the error text of a call that failed or panicked, and returns the call's status.
 #[cold]
 fn store_failure(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap_status {
     let failure = match failed {
@@ -161,8 +162,8 @@ fn store_failure(name: &str, failed: std::thread::Result<Result<(), Failure>>) -
             Failure::new(gpuheap_status::Internal, text)
         }
     };
-    // `CString::new` refuses a text with a null, such as a panic may have. A space instead of the
-    // null keeps the rest of the text.
+    // A panic's text may contain a null byte, and `CString::new` refuses such a text. A space
+    // replaces the null byte, so that the rest of the text is kept.
     let (status, text) = *failure.0;
     let text = CString::new(format!("{name}: {text}").replace('\0', " "));
     keep_text(text.unwrap_or_default());
@@ -178,7 +179,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: `text` is not null, so it is a C string that lives for `'a`.
+    // SAFETY: the caller passes null or a C string that lives for `'a`, and `text` is not null.
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
@@ -199,7 +200,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
     if result.is_null() {
         return Err(Failure::refused(format!("{what} is a null pointer")));
     }
-    // SAFETY: `result` is not null, so it is valid for a write.
+    // SAFETY: the caller passes null or a pointer valid for a write, and `result` is not null.
     unsafe { result.write(value) };
     Ok(())
 }
@@ -211,14 +212,14 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
 /// `result` is null or valid for a write.
 pub(crate) unsafe fn write_if_wanted<T>(result: *mut T, value: T) {
     if !result.is_null() {
-        // SAFETY: `result` is not null, so it is valid for a write.
+        // SAFETY: the caller passes null or a pointer valid for a write, and `result` is not null.
         unsafe { result.write(value) };
     }
 }
 
-/// Reports a request's result to `gpuheap dry-run`, and returns the result. `place` points to the C
-/// variable that receives the address: the report identifies the requester by it. The heap does not
-/// know the variable, so this library makes the report.
+/// Reports a request's result to `gpuheap dry-run`, and returns the result. `place` is the address
+/// of the C variable that receives the pointer. The report names the requester by `place`. The heap
+/// does not have that address, so the heap cannot make the report.
 #[inline]
 pub fn reported(
     heap: &Heap,

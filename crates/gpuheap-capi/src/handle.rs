@@ -61,7 +61,7 @@ enum LeftBehind {
     /// the heap during the fork, so the child must not drop it.
     All(Box<Open>),
     /// Only the heap, if the device was reset. The handle's tables of blocks and streams were
-    /// dropped. The heap stays, because its thread caches count blocks that are never freed.
+    /// dropped. The heap stays, because its thread caches still count blocks as live.
     Heap(Heap),
 }
 
@@ -150,7 +150,7 @@ impl gpuheap_heap {
             (open, reset)
         };
         match reset {
-            // The heap's memory ended with the device. Only host memory is left.
+            // The reset has freed the device memory. `end` frees only the heap's host memory.
             Ok(_) => {
                 // SAFETY: `get` found an open heap, so `heap` is a handle. Handles are never freed.
                 unsafe { &*heap }.was_reset.store(true, Ordering::Relaxed);
@@ -210,8 +210,8 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // Because of `None`, the heap itself does not report requests to `gpuheap dry-run`.
-        // `entry::reported` reports them.
+        // The heap finds no requester by this function, so it reports nothing to `gpuheap dry-run`.
+        // `entry::reported` makes the reports instead.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),
@@ -292,7 +292,7 @@ impl Open {
         Ok(self.enter(self.heap.allocate_kind(kind, bytes, &stream)?, bytes))
     }
 
-    /// Stores a block of `bytes` in the table until its free, and returns its address.
+    /// Adds a block of `bytes` to the table of live allocations, and returns its address.
     #[inline]
     fn enter(&self, block: Block, bytes: u64) -> u64 {
         let address = block.address();
@@ -358,8 +358,8 @@ impl Open {
         unsafe { block.free_on_unchecked(stream) }.map_err(Failure::after_free)
     }
 
-    /// Frees the allocation at an address, in the order of one stream alone. If the stream is
-    /// refused, the allocation stays live.
+    /// Frees the allocation at an address, ordered only after the work of `stream`. If the heap
+    /// does not accept the stream, the allocation stays live.
     ///
     /// # Safety
     ///
@@ -489,15 +489,15 @@ impl Open {
         Ok(self.streams.get(&self.device, &self.heap, handle)?)
     }
 
-    /// Returns the stream of a handle. If all streams of the heap were retired, makes a new object
-    /// for the stream.
+    /// Returns the `Stream` object of a handle. If [`Heap::retire_all`] retired that object, makes
+    /// a new object for the same stream.
     pub(crate) fn live_stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
         let found = self.stream(handle)?;
         if found.is_retired() { self.stream_anew(handle, found.id()) } else { Ok(found) }
     }
 
-    /// Makes a new object for the stream of a handle, in place of the retired object with this `id`
-    /// of the driver.
+    /// Makes a new `Stream` object for a handle, in place of the retired object. `id` is the
+    /// driver's id of the stream.
     #[cold]
     fn stream_anew(&self, handle: LiveStream, id: u64) -> Result<Given<'_>, Failure> {
         self.streams.supersede(handle.raw(), id);

@@ -32,9 +32,9 @@ pub enum gpuheap_kind {
 }
 
 /// Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
-/// frees the memory. Earlier work may still use unified and pinned memory until the stream has
-/// reached this point. Call gpuheap_wait_for_stream before the host's first use. The host must have
-/// finished using the memory before the free.
+/// frees the memory. Earlier work on the stream may still access a block of unified or pinned
+/// memory, because blocks are reused. So call gpuheap_wait_for_stream before the host first uses
+/// the block. The host must have finished using the memory before the free.
 ///
 /// If the device does not support concurrent access to unified memory (WSL2), no work of the device
 /// may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device

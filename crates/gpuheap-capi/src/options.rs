@@ -52,9 +52,10 @@ pub struct gpuheap_options {
     /// to a new stream. Frees bypass the thread caches.
     pub unannounced_streams: i32,
     /// Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
-    /// peak. 0.04 is 4 %. If a request needs more, the pool maps free pieces together. Negative:
-    /// none, so the pool always maps free pieces first. 0: from the environment, else 4 %. While
-    /// the device is far from full, the default is at least 1/72 of the device.
+    /// peak: 0.04 is 4 %. If a request needs more, the pool maps free pieces into one range. A
+    /// negative value means no slack: the pool always maps free pieces first. The value 0 means
+    /// GPUHEAP_SLACK, or 4 % if that is not set. While the device is far from full, these 4 % are
+    /// at least 1/72 of the device.
     pub slack: f64,
 }
 
@@ -65,7 +66,7 @@ impl gpuheap_options {
     ///
     /// `options` is valid for reads of as many bytes as its size field states.
     pub(crate) unsafe fn read(options: *const gpuheap_options) -> Result<gpuheap_options, Failure> {
-        /// Size of the first version. Every program has at least the fields of that version.
+        /// Size of the options in the first version of gpuheap. No program passes fewer fields.
         const FIRST: usize = offset_of!(gpuheap_options, unannounced_streams) + size_of::<i32>();
         const OURS: usize = size_of::<gpuheap_options>();
         // SAFETY: the size is the first field, so the program has set it.

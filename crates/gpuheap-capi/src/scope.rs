@@ -42,8 +42,8 @@ struct State {
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. If it is 0, scopes cost an allocation only the load of
-/// this number.
+/// Number of open scopes of all threads. Each allocation loads this number. While it is 0, the
+/// allocation does nothing more for scopes.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -103,8 +103,8 @@ impl Scope {
         }
     }
 
-    /// Removes the live allocations from the heap's table with `take`, and counts them as freed at
-    /// the end of the scope.
+    /// Removes the scope's live allocations from the heap's table, each by a call of `take`. Counts
+    /// them in the report as freed at the scope's end.
     pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
         // The lock is held during the calls of `take`. Another thread that frees an allocation

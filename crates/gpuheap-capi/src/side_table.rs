@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 
 use crate::scope::Scope;
 
-/// The scopes and further streams of a heap's allocations, keyed by address. While the table is
-/// empty, an allocation or a free only loads the count.
+/// Scopes and further streams of a heap's allocations, keyed by address. A free loads `count`, the
+/// number of entries. While `count` is 0, the free does nothing more with the table.
 #[derive(Default)]
 pub(crate) struct SideTable {
     count: AtomicUsize,
@@ -34,7 +34,8 @@ impl SideTable {
         self.count.fetch_add(entries.len() - before, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the table has no entry of an allocation that the calling thread may free.
+    /// Returns `true` if the table has no entries. May miss an entry that another thread is adding,
+    /// but the calling thread cannot free that allocation yet.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // A thread that frees an allocation got the address after the allocation's entry was added,

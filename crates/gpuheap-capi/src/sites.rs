@@ -28,9 +28,10 @@ use crate::texts::cut;
 pub struct gpuheap_site {
     /// sizeof(gpuheap_site).
     pub size: usize,
-    /// Requested bytes of the outstanding allocations, or the growth of these bytes.
+    /// Requested bytes of the outstanding allocations. From gpuheap_list_growth: the growth of
+    /// these bytes between two snapshots.
     pub bytes: i64,
-    /// Number of outstanding allocations, or the growth of that number.
+    /// Number of outstanding allocations. From gpuheap_list_growth: the growth of that number.
     pub allocations: i64,
     /// Operating system's id of the thread that allocated most of these bytes. 0 if the id is
     /// unknown. gpuheap_list_growth always sets 0.

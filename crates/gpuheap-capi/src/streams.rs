@@ -20,17 +20,17 @@ use rustc_hash::FxHashMap;
 
 pub(crate) struct Streams {
     known: Mutex<FxHashMap<CUstream, Arc<Stream>>>,
-    /// Retired objects of streams that the program still uses. They are kept because another thread
-    /// may be reading such an object. Each `Heap::retire_all` adds one object for each stream that
-    /// is used again.
+    /// Objects that `Heap::retire_all` retired, although the program still uses their streams.
+    /// `known` has new objects for these. A retired object is kept because another thread may be
+    /// reading it. Each `Heap::retire_all` adds one object for each stream that is used again.
     superseded: Mutex<Vec<Arc<Stream>>>,
     version: Version,
     /// `true` if streams may end unannounced.
     pub(crate) unannounced: bool,
 }
 
-/// Version of the table. No table had this number before. It changes when a stream is removed.
-/// Every call of every thread reads the version, so it has a separate cache line.
+/// Version of a table. No two tables of the process ever have the same version. The version changes
+/// when a stream is removed. Every call of every thread reads it, so it has a separate cache line.
 #[repr(align(128))]
 struct Version(AtomicU64);
 
@@ -74,7 +74,7 @@ impl Found {
     const NOTHING: Found = Found { version: 0, raw: CUstream::NULL, stream: ptr::null() };
 }
 
-/// Handle of a stream. The stream lives as long as this value is used.
+/// Handle of a stream. Callers of `new` guarantee that the stream lives while the handle is used.
 #[derive(Clone, Copy)]
 pub struct LiveStream(CUstream);
 
@@ -84,8 +84,9 @@ impl LiveStream {
     /// # Safety
     ///
     /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`]. If
-    /// streams end unannounced, the contract of [`Device::unannounced_stream`] applies instead.
-    /// During this time, no thread announces the stream's end.
+    /// the heap was opened with `unannounced_streams`, the contract of
+    /// [`Device::unannounced_stream`] applies instead. In both cases, no thread calls
+    /// `gpuheap_stream_ended` for the stream meanwhile.
     pub unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))
     }
@@ -161,10 +162,10 @@ impl Streams {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).extend(stream);
     }
 
-    /// Removes the stream with the driver's `id` from the table, because its handle may belong to
-    /// another stream after this call. If another thread announced the end too, the handle may
-    /// already belong to a new stream. The new stream stays in the table. A default stream stays
-    /// too, because its handle always means that stream.
+    /// Removes the stream with the driver's `id` from the table, because the driver may give its
+    /// handle to a new stream after this call. If another thread removed it first, `raw` may
+    /// already belong to a new stream, with another id. The new stream stays in the table. A
+    /// default stream stays too, because its handle always means that stream.
     pub(crate) fn forget(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if !is_default(raw) && known.get(&raw).is_some_and(|stream| stream.id() == id) {
@@ -200,8 +201,8 @@ impl Streams {
         Ok(Ok(Found { version, raw, stream }))
     }
 
-    /// Returns the stream of a handle in a table whose streams may end unannounced. The handle may
-    /// now belong to a new stream.
+    /// Returns the stream of a handle, in a table whose streams may end without
+    /// `gpuheap_stream_ended`. Compares driver ids, because the handle may belong to a new stream.
     fn query(
         &self,
         device: &Device,
@@ -214,8 +215,8 @@ impl Streams {
             // break the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
-                // SAFETY: the table keeps the object until the handle belongs to another stream,
-                // and this stream is alive.
+                // SAFETY: the table keeps the object while the handle belongs to this stream. The
+                // stream is alive, so its handle belongs to no other stream.
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }
@@ -232,8 +233,8 @@ impl Streams {
             Some(ended) => heap.retire(&ended)?,
             None => {}
         }
-        // SAFETY: the object was just added to the table. The table drops it only once the handle
-        // belongs to another stream, and this stream is alive.
+        // SAFETY: the object was just added. The table drops it only after the handle has come to
+        // belong to another stream. This stream is alive, so that has not happened.
         Ok(Given::Known(unsafe { &*stream }))
     }
 
@@ -245,7 +246,7 @@ impl Streams {
 /// Returns the index of a handle in `FOUND`.
 #[inline]
 fn place_of(raw: CUstream) -> usize {
-    // Handles are addresses, so their lowest bits do not differ.
+    // Handles are aligned addresses: their lowest bits are equal, so the hash leaves them out.
     (raw.0 >> 4 ^ raw.0 >> 9) % RECENT
 }
 

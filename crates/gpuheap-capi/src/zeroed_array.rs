@@ -24,8 +24,8 @@ unsafe impl<T: Send, const COUNT: usize> Send for ZeroedArray<T, COUNT> {}
 unsafe impl<T: Sync, const COUNT: usize> Sync for ZeroedArray<T, COUNT> {}
 
 impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
-    /// Layout with a small alignment and room to align the values. For a larger alignment,
-    /// allocators write the zeros themselves, and so touch every page.
+    /// Layout with a small alignment, and with room to align the values in it. If the alignment is
+    /// large, allocators write the zeros themselves, and so touch every page.
     const LAYOUT: Layout = {
         let bytes = COUNT * size_of::<T>() + align_of::<T>();
         match Layout::from_size_align(bytes, align_of::<usize>()) {

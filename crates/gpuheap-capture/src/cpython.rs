@@ -17,7 +17,8 @@ pub struct CPython {
     code: usize,
     previous: usize,
     instruction: Instruction,
-    /// Offset of a frame's owner; `None` if this CPython has no frames for C functions.
+    /// Offset of the field `owner` in a frame, by which frames of calls from C are recognised.
+    /// `None` if this CPython makes no such frames.
     owner: Option<usize>,
     /// Offset of the file's name in a code object.
     pub filename: usize,
@@ -38,7 +39,8 @@ pub struct CPython {
 enum Instruction {
     /// Pointer at `offset` in the frame. The code object's instructions begin at `first`.
     Pointer { offset: usize, first: usize },
-    /// Index of the instruction, at `offset` in the frame. The index counts units of `bytes` bytes.
+    /// Number at `offset` in the frame. Multiplied by `bytes`, it is the byte offset of the current
+    /// instruction in the code.
     Number { offset: usize, bytes: i64 },
 }
 
@@ -133,7 +135,8 @@ impl CPython {
     /// thread pushes and pops no frame while the result is in use.
     #[inline]
     pub unsafe fn frames(self, state: usize) -> impl Iterator<Item = (usize, i64)> {
-        // SAFETY: the caller passes a thread's state with its frames.
+        // SAFETY: the caller passes the state of a thread, and the thread's frames do not change
+        // meanwhile. So each `base` is a live structure that has a word at `offset`.
         let word = |base: usize, offset: usize| unsafe { word(base, offset) };
         let mut next = word(state, self.current);
         if let Some(inner) = self.inner {
@@ -143,7 +146,8 @@ impl CPython {
             while next != 0 {
                 let frame = next;
                 next = word(frame, self.previous);
-                // SAFETY: a frame has a byte for its owner at this offset.
+                // SAFETY: `frame` is the address of a live frame, and CPython's frame structure has
+                // the one-byte field `owner` at this offset.
                 let owner = self.owner.map_or(0, |owner| unsafe {
                     with_exposed_provenance::<u8>(frame + owner).read()
                 });

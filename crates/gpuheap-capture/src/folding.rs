@@ -9,10 +9,11 @@
 //! allocations stay exact. If an allocation is kept, the thread's next two allocations are kept
 //! too. A reader then sees that the first one was not freed immediately.
 //!
-//! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
-//! so the free of such a block keeps all open pairs. Counted minus true bytes is then constant
-//! within a pair, and never decreases later. Therefore a pair that stays below an earlier peak by
-//! the count also stays below that peak in truth.
+//! The live bytes are a count that begins at 0 when the folding starts. The sizes of blocks that
+//! are not open any longer are not known, so the free of such a block keeps all open pairs. The
+//! counted minus the true bytes are then constant within a pair, and never decrease later.
+//! Therefore, if a pair's counted bytes stay below an earlier counted peak, its true bytes stay
+//! below the true peak.
 
 use std::collections::VecDeque;
 
@@ -22,22 +23,24 @@ use crate::field::{Count, Deltas};
 use crate::mapped_file::MappedFile;
 use crate::{Address, MemoryKind, Record, Time};
 
-/// Maximum number of other allocations by the thread between an allocation and its free. If there
-/// are more, both records stay in the file.
+/// Maximum number of other allocations by the thread between the allocation and the free of a
+/// folded pair. If there are more, both records stay in the file.
 const BETWEEN: u32 = 1;
 
-/// Maximum number of bytes of the file between an allocation's record and its free, about 25 pairs.
-/// To replace a pair by a count, the allocation's record is cut out, and all later records are
-/// encoded again. This bound limits that work: the records of an older allocation stay in the file.
+/// Maximum distance, in bytes of the file, between the allocation and the free of a folded pair.
+/// About 25 pairs fit in. To fold a pair, the allocation's record is cut out of the file, and all
+/// later records are encoded again. This bound limits that work. If an allocation is older, its
+/// records stay in the file.
 const TAIL: u64 = 512;
 
-/// Maximum number of `Folded` records that are updated in place. At this number, all counts start
-/// again in new records.
+/// Maximum number of `Folded` records with counts that are updated in place. Before one more is
+/// added, all of them are forgotten: their counts stay as they are, and later pairs are counted in
+/// new records.
 const COUNTS: usize = 1024;
 
 /// Maximum number of folded allocations that are remembered. A free is recorded before the driver
-/// frees. If the driver then fails, the allocation is recorded again. A thread has at most one such
-/// free.
+/// frees. If the driver then refuses, the folded allocation has to be recorded again. Each thread
+/// has at most one free in progress, so 64 suffice for 64 threads.
 const RECENT: usize = 64;
 
 /// Fields of an allocation's record.
@@ -52,12 +55,12 @@ struct Allocation {
     stack: u32,
 }
 
-/// Key of a count. It has the thread, kind, device, stack and size. If there is a stack, sizes with
-/// the same highest bit share a count.
+/// Key of a count: the thread, kind, device, stack and size of its allocations. If there is a
+/// stack, allocations share a count if the highest bit of their sizes is the same.
 type Key = (u32, MemoryKind, u32, u32, u64);
 
-/// Memory whose live bytes and peak are counted together. It has the ordinal of the device, or
-/// `u32::MAX` for the host, and `true` for blocks of pools.
+/// Memory whose live bytes and peak are counted together. The number is the ordinal of the device,
+/// or `u32::MAX` for the host. The flag is `true` for blocks of pools.
 type Level = (u32, bool);
 
 impl Allocation {
@@ -94,7 +97,7 @@ impl Allocation {
     }
 }
 
-/// Allocation that is not freed yet. A count may still replace its record and its free.
+/// Allocation that is not freed yet. If its free follows soon, a count may replace both records.
 #[derive(Debug)]
 struct Open {
     allocation: Allocation,
@@ -105,19 +108,20 @@ struct Open {
     is_kept: bool,
     /// Number of later allocations by the same thread on the same [`Level`].
     later: u32,
-    /// Peak of the live bytes of the allocation's [`Level`] since this allocation.
+    /// Highest number of live bytes on the allocation's [`Level`] since the allocation was made.
     most: u64,
-    /// Peak since this allocation that a reader of the file certainly computes, without this
-    /// allocation's bytes.
+    /// Highest number of live bytes since the allocation was made, counted from the kept records
+    /// only, without this allocation. A reader of the file computes at least this peak.
     shown: u64,
 }
 
 #[derive(Debug, Default)]
 struct Bytes {
     live: u64,
-    /// Live bytes of the allocations whose records stay in the file.
+    /// Part of `live` from allocations whose records were left in the file.
     kept: u64,
-    /// Peak of live bytes that the records in the file show since the last start or end of a range.
+    /// Highest number of live bytes since a range last started or ended, counted only from records
+    /// that stay in the file. `None` if there is no such record.
     peak: Option<u64>,
 }
 
@@ -133,19 +137,21 @@ pub(crate) enum Folding {
 /// Folds the pairs of one capture.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// `true` if the capture has blocks of pools. An allocation from the driver may then contain
-    /// such blocks, so the records of all allocations from the driver stay in the file.
+    /// `true` if the capture records blocks of pools. Memory that the program allocates from the
+    /// driver may then contain such blocks, so allocations from the driver are never folded.
     has_pools: bool,
     levels: FxHashMap<Level, Bytes>,
     /// Open allocations in the order of their records.
     open: Vec<Open>,
     /// File offset of each `Folded` record's count.
     counts: FxHashMap<Key, u64>,
-    /// Number of next allocations that must stay in the file, for each thread and level.
+    /// For each thread and level, the number of next allocations that are not folded, because an
+    /// earlier allocation was kept.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
-    /// Last records of the file, to encode again without one of them. `encoded` has the result.
+    /// Copy of the file's last records, made to cut one of them out. `encoded` has the others,
+    /// encoded again.
     tail: Vec<u8>,
     encoded: Vec<u8>,
 }
@@ -213,7 +219,8 @@ impl Folder {
             self.counts.insert(one.key(), offset);
         }
         let Some(allocation) = Allocation::from_record(record) else { return };
-        // The address is allocated again, so its earlier free did not fail.
+        // The address is allocated again, so its earlier free succeeded. The folded allocation at
+        // this address need not be recorded again, so forget it.
         let (space, address) = (allocation.kind.space(), Address(allocation.address));
         self.recent.retain(|one| !one.is_at(space, address));
         if self.is_unfolded(&allocation) {
@@ -238,8 +245,9 @@ impl Folder {
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
             // A device's peak is the sum of its pools' blocks and the driver's other memory. This
-            // allocation changes the other memory. So a later pair of blocks that stays below an
-            // earlier peak of blocks may still raise the device's peak.
+            // allocation changes the other memory. A later pair of pool blocks may then set a new
+            // peak of the device, although the blocks stay below their own earlier peak. So forget
+            // the earlier peaks.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
@@ -256,14 +264,14 @@ impl Folder {
         }
     }
 
-    /// Returns `true` if the allocation always stays in the file, because it is memory from the
-    /// driver that may contain recorded blocks of a pool.
+    /// Returns `true` if the allocation is never folded, because it is memory from the driver that
+    /// may contain recorded blocks of a pool.
     fn is_unfolded(&self, allocation: &Allocation) -> bool {
         self.has_pools && allocation.kind.counts_on_device()
     }
 
-    /// Handles the free of an open allocation. If the peaks that the file shows stay exact,
-    /// replaces the records of the allocation and the free by a count.
+    /// Handles the free of an open allocation. Replaces the records of the allocation and the free
+    /// by a count, unless that could change a peak that a reader computes from the file.
     fn freed(
         &mut self,
         at: usize,
@@ -277,8 +285,8 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations of the thread counted this allocation in `later`. A reader
-            // counts it too, so its record must stay in the file.
+            // An earlier open allocation of the thread counted this one in `later`. A reader of the
+            // file must count it too, so its record must stay.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {
@@ -337,8 +345,8 @@ impl Folder {
         true
     }
 
-    /// Adds `pairs` of allocation and free to the count of the allocation's [`Key`]. Returns
-    /// `false` if the mapped part of the file has no such count.
+    /// Adds `pairs`, a number of pairs of allocation and free, to the count in the file for the
+    /// allocation's [`Key`]. Returns `false` if the mapped part of the file has no such count.
     fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
         let place = self.counts.get(&allocation.key()).copied();
         let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
@@ -359,8 +367,8 @@ impl Folder {
         true
     }
 
-    /// Leaves all open allocations in the file. Begins with the latest, because keeping an
-    /// allocation raises `shown` of the earlier ones that are still open.
+    /// Leaves all open allocations in the file. Begins with the latest: keeping an allocation
+    /// raises `shown` of the earlier ones, and `keep` needs the final `shown`.
     fn keep_all(&mut self) {
         for at in (0..self.open.len()).rev() {
             self.keep(at, false);
@@ -374,7 +382,7 @@ impl Folder {
         let shown = shown.saturating_add(allocation.bytes);
         let level = self.levels.entry(of).or_default();
         level.peak = level.peak.max(Some(shown));
-        // The earlier open allocations are live at this peak too.
+        // These earlier allocations of the level are still open, so they are live at this peak too.
         for open in self.open[..at].iter_mut().filter(|open| open.allocation.level() == of) {
             open.shown = open.shown.max(shown);
         }

@@ -105,9 +105,9 @@ impl MemoryKind {
         !self.is_host() && !self.is_pooled() && self != MemoryKind::Imported
     }
 
-    /// Returns the space of the kind's addresses: 0 for pointers, 1 for handles of physical memory,
-    /// 2 for handles of arrays, 3 for imported pointers, 4 to 6 for blocks of pools. Within a
-    /// space, live memory has distinct addresses.
+    /// Returns the space (namespace) of the kind's addresses: 0 for pointers, 1 for handles of
+    /// physical memory, 2 for handles of arrays, 3 for imported pointers, 4 to 6 for blocks of
+    /// pools. Only within a space do two live allocations always have different addresses.
     pub fn space(self) -> u32 {
         match self {
             MemoryKind::Physical => 1,

@@ -121,7 +121,7 @@ impl MappedFile {
         self.start + self.used as u64
     }
 
-    /// Returns `true` if half of the file's maximum size is used.
+    /// Returns `true` if the used part has at least half of the file's maximum size.
     pub(crate) fn is_half_full(&self) -> bool {
         self.end() >= self.most.max(CHUNK as u64) / 2
     }
@@ -137,8 +137,9 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.chunk.add(skipped), length) })
     }
 
-    /// Replaces the used bytes from the file offset `from` on with at most as many bytes. If the
-    /// process ends during the call, a reader sees the file end at that offset.
+    /// Replaces the end of the used part, from the file offset `from` on, by `bytes`. Does nothing
+    /// if `bytes` is longer than the replaced end. If the process ends during the call, a reader
+    /// sees the file end at `from`.
     pub(crate) fn replace(&mut self, from: u64, bytes: &[u8]) {
         let Some(length) = self.tail(from).map(<[u8]>::len) else { return };
         if bytes.len() > length || length == 0 {

@@ -1,4 +1,5 @@
-//! Writes the capture of this process. Numbers the objects to which later records refer.
+//! Writes the capture of this process. Assigns the numbers by which records refer to earlier texts,
+//! frames, stacks, threads and ranges.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -241,7 +242,7 @@ impl ProcessCapture {
         }
     }
 
-    /// Returns the number of an interpreter's frame. Records a frame at its first use.
+    /// Returns the number by which records refer to an interpreter's frame. Records a new frame.
     fn frame(&mut self, line: &SourceLine) -> u32 {
         let (function, file) = (self.text(&line.function), self.text(&line.file));
         let line = line.line;
@@ -254,7 +255,7 @@ impl ProcessCapture {
         number
     }
 
-    /// Returns the number of a text. Records a text at its first use.
+    /// Returns the number by which records refer to a text. Records a new text.
     fn text(&mut self, text: &str) -> u32 {
         if text.is_empty() {
             return 0;
@@ -267,7 +268,7 @@ impl ProcessCapture {
         number
     }
 
-    /// Returns the number of a range's name. Records a name that is not remembered.
+    /// Returns the number by which records refer to a range's name. Records an unknown name.
     fn name(&mut self, name: &str) -> u32 {
         if name.is_empty() {
             return 0;

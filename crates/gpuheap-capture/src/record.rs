@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use crate::field::{Address, Count, DecodeError, Deltas, Field, Time};
 use crate::{CopyDirection, CopyMemory, MemoryKind};
 
-/// First bytes of a capture. As in PNG, a transfer in text mode changes these bytes.
+/// First bytes of a capture. As in PNG, they contain line ends: a transfer in text mode changes
+/// them, and a reader then refuses the damaged capture.
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
@@ -217,7 +218,8 @@ records! {
         bytes: u64,
         /// Time in the calls, in nanoseconds.
         call_ns: u64,
-        /// Number of copies in `count` that upload data again that this stack uploaded before.
+        /// Number of repeated uploads in `count`. Such a copy uploads data that a copy from the
+        /// same stack uploaded before.
         repeated: u64,
         /// Bytes of these repeated uploads.
         repeated_bytes: u64,

@@ -19,8 +19,8 @@ pub struct Catcher {
 }
 
 impl Catcher {
-    /// Makes a catcher. `find` maps a symbol to this library's function and to the [`Real`] that
-    /// calls CUDA's function.
+    /// Makes a catcher. `find` takes the name of a CUDA function. It returns this library's
+    /// replacement, and the [`Real`] that calls CUDA's own function.
     pub const fn new(find: fn(&str) -> Option<(*mut c_void, &'static Real)>) -> Catcher {
         Catcher { find }
     }
@@ -61,7 +61,7 @@ impl Catcher {
         if symbol.is_null() || handle == libc::RTLD_NEXT {
             return answer;
         }
-        // SAFETY: `symbol` is not null, so it is a C string.
+        // SAFETY: by the contract of `dlsym`, a symbol that is not null is a C string.
         let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
         let Some(ours) = self.own_address(name) else { return answer };
         if library_of(caller) == library_of(ours) {
@@ -74,8 +74,9 @@ impl Catcher {
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }
-        // A lookup in all libraries finds this library's function even if CUDA is not loaded. The
-        // lookup below starts after this library, so that it fails and sets `dlerror`.
+        // The lookup found this library's function, but CUDA is not loaded. So searches again in
+        // the libraries after this one. The search fails and sets `dlerror`, as the program
+        // expects.
         if found == ours && !self.is_loaded(name) {
             // SAFETY: the search starts after this library, and only CUDA has a function of this
             // name.
@@ -131,11 +132,11 @@ impl Catcher {
         let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
         match lookup(base, version, per_thread) {
             Lookup::Found(symbol) => symbol.to_owned(),
-            // The driver crate's table lacks a few functions. This library replaces a per-thread
-            // variant of such a function only if the driver has the variant.
+            // The driver crate's table lacks a few functions. For such a function, this library has
+            // a `_ptsz` variant only if the driver has one too.
             _ if per_thread && self.own_address(&twin).is_some() => twin,
-            // Functions for arrays and for handles of other processes have a second variant
-            // (`_v2`). CUDA 11 already has these variants.
+            // The table also lacks functions for arrays and IPC handles. From version 11.0 on, the
+            // driver returns their `_v2` variants.
             Lookup::NotFound if version >= 11_000 && self.own_address(&second).is_some() => second,
             _ => base.to_owned(),
         }

@@ -25,8 +25,8 @@ pub use crate::real::Real;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Answer {
-    /// This library's function, or null.
+    /// This library's function for the symbol; null if it has none.
     ours: *mut c_void,
-    /// The loader's `dlsym`, called if `ours` is null.
+    /// The loader's own `dlsym`, with which the search goes on if `ours` is null.
     loaders: Option<Search>,
 }

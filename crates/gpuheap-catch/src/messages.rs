@@ -34,8 +34,9 @@ pub fn without_signals(write: impl FnOnce()) {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. A failed
-    // write raises its signal on this thread, so no other thread's signal is taken.
+    // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. If `write`
+    // fails, the kernel raises SIGPIPE or SIGXFSZ on this thread only. So `sigtimedwait` takes no
+    // signal of another thread.
     unsafe {
         libc::sigpending(pending.as_mut_ptr());
         libc::sigemptyset(raised.as_mut_ptr());

@@ -252,7 +252,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
     pub(crate) profile: Option<Profile>,
 
-    /// A card by name; list prints all known cards
+    /// Name of a card, or `list` to print all known cards
     #[arg(long, value_name = "NAME", value_parser = card, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["profile", "device_memory"])]
     pub(crate) card: Option<CardOption>,
@@ -265,7 +265,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
     pub(crate) release_threshold: Option<Size>,
 
-    /// For each pool, find the smallest device that is enough, to 2 MiB
+    /// For each pool, find the smallest device memory that is enough, to within 2 MiB
     #[arg(long)]
     pub(crate) find_minimum: bool,
 
@@ -282,7 +282,8 @@ pub(crate) struct ReplayArguments {
     #[arg(long)]
     pub(crate) recorded_only: bool,
 
-    /// Search the settings of torch, rmm or cupy instead [default: by the trace's format]
+    /// Instead of a replay, search for the best settings of torch, rmm or cupy [default: by the
+    /// trace's format]
     #[arg(long, value_name = "FAMILY", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["find_minimum", "at", "pools", "check", "limit"])]
     pub(crate) tune: Option<String>,

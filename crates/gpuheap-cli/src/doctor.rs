@@ -33,8 +33,8 @@ pub(crate) struct DoctorArguments {
     #[arg(long)]
     json: bool,
 
-    /// Print a report to paste into an issue: Markdown, without names of users, home folders,
-    /// arguments of commands and the host's name
+    /// Print a report in Markdown to paste into an issue. Leaves out user names, the host's name,
+    /// home folders and command arguments
     #[arg(long, value_name = "FORM", conflicts_with = "json")]
     report: Option<Form>,
 }

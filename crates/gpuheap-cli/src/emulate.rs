@@ -19,7 +19,8 @@ pub(crate) struct EmulateArguments {
     #[arg(long, value_name = "NAME", value_parser = devices, allow_hyphen_values = true)]
     device: Option<String>,
 
-    /// When queued work is done: immediate, on-demand, seeded:N or lag:N
+    /// Choose when the emulated device completes queued work: immediate, on-demand (only if the
+    /// program waits), seeded:N (at random, by the seed N) or lag:N (after N nanoseconds)
     #[arg(long, value_name = "WHEN")]
     schedule: Option<String>,
 

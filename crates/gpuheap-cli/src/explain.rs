@@ -93,6 +93,7 @@ fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
         Some(_) => Some(machine::read_devices(arguments.machine.as_ref())?.host),
         None => Host::here().ok(),
     };
-    // If this machine is not WSL2, the error may be from another machine, so its text decides.
+    // If this machine runs WSL2, the error is taken to be from WSL2. Otherwise, the error may be
+    // from another machine, so the error's text decides.
     Ok(host.is_some_and(|host| host.is_wsl).then_some(true))
 }

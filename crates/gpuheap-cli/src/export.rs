@@ -27,7 +27,7 @@ pub(crate) struct ExportArguments {
     #[arg(allow_hyphen_values = true)]
     interval: Duration,
 
-    /// Maximum number of lines for each program that publishes, 0 to 100
+    /// Maximum number of source lines exported for each program that publishes its heaps, 0 to 100
     #[arg(long, value_name = "N", value_parser = top_lines, default_value = "10")]
     #[arg(allow_hyphen_values = true)]
     top_lines: usize,

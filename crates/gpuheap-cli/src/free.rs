@@ -18,8 +18,8 @@ use crate::{machine, output};
 /// Arguments of `gpuheap free`.
 #[derive(Args, Debug)]
 pub(crate) struct FreeArguments {
-    /// Make programs that allow it return their cached memory, then end proven orphans (processes
-    /// that hold the memory of an ended process). Take no other step
+    /// First make each program return its cached memory, if the program allows that. Then end
+    /// proven orphans (processes that hold the memory of an ended process). Do nothing else
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
 
@@ -95,8 +95,9 @@ fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 /// Text if no memory became free.
 const NOTHING: &str = "nothing came back\n";
 
-/// Time between the two plans that `--yes` makes before it ends a process. If a process is still
-/// starting during the first plan, the second plan lists it.
+/// Time between the two searches for orphans that `--yes` makes before it ends a process. In one
+/// search alone, a process that has just started may look as if it had ended. So only processes
+/// that both searches find are ended.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the

@@ -45,7 +45,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
-    /// Report only the device with this number in the program
+    /// Report only the device that has this ordinal in the recorded program
     #[arg(long, value_name = "N")]
     device: Option<u32>,
 
@@ -63,7 +63,7 @@ pub(crate) struct ReportArguments {
 enum Form {
     /// Tables for a terminal of 80 columns
     Text,
-    /// One page with a timeline, flame graphs, a map of addresses and tables, for a browser
+    /// One page for a browser, with a timeline, flame graphs, tables and a map of addresses
     Html,
     /// All figures, by docs/report.schema.json
     Json,

@@ -35,8 +35,8 @@ pub(crate) fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
-/// Refuses a text with two hyphens: it is the next option, and the value is missing. Allows one
-/// hyphen, so that the value's parser gives `-1` a specific error.
+/// Refuses a text that begins with two hyphens: the text is the next option, so the value is
+/// missing. Allows one hyphen, so that the value's parser gives `-1` a specific error.
 pub(crate) fn refuse_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err(format!("the value is missing before '{text}'"));

@@ -67,9 +67,9 @@ pub(crate) fn is_mps(process: &Process) -> bool {
     process.comm.starts_with("nvidia-cuda-mps")
 }
 
-/// Returns `true` if a process serves a live process that the driver lists, as a data loader serves
-/// a training run. The listed process is an ancestor of `process`, or shares a descriptor with
-/// `process`.
+/// Returns `true` if `process` may serve a live process that the driver lists, as a data loader
+/// serves a training run. Then the listed process is an ancestor of `process`, or the two processes
+/// share an open file of a device.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
     // A process table that changes while it is read may contain a cycle of parents.
@@ -137,13 +137,16 @@ pub(crate) enum Ended {
     Likely,
 }
 
-/// Returns the certainty that a process has ended if the driver lists it and `/proc` does not show
+/// Returns the certainty that a process has ended, if the driver lists it and `/proc` does not show
 /// it; `None` without evidence.
 ///
-/// In a container, an older driver also lists processes from outside, so an invisible pid may be a
-/// live process. Its end is likely if unlisted processes have the device open, in two cases. Either
-/// one of them is in the session or process group `pid`: the leader of this group ran in this
-/// namespace. Or all of them only inherited the device, and this namespace has used the pid before.
+/// In a container, an older driver also lists processes from outside, so a pid that `/proc` does
+/// not show may be a live process. If unlisted processes have the device open, its end is likely in
+/// two cases:
+///
+/// * One of these processes is in the session or process group `pid`. So the leader of that group
+///   ran in this namespace.
+/// * All of these processes only inherited the device, and this namespace has used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

@@ -201,9 +201,10 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
 }
 
 impl Plan {
-    /// Keeps only the orphans that `later`, a second plan of the same machine, contains too. The
-    /// driver's list and the processes are read one after the other. So in one plan alone, a
-    /// process that has just begun may look as if it had ended.
+    /// Keeps only the orphans that `later`, a second plan of the same machine, contains too. An
+    /// orphan is a process that holds memory of an ended process. The driver's list and the
+    /// processes are read one after the other. So in one plan alone, a process that has just begun
+    /// may look as if it had ended.
     pub fn confirm(&mut self, later: &Plan) {
         let is_same = |one: &Orphan, other: &Orphan| {
             (one.pid, one.start_ticks, one.device, one.listed_pid)
@@ -272,8 +273,8 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
-    // A descriptor stays with its process, even if another process gets the pid later. So the start
-    // time of the process is compared with the orphan's only after the descriptor is open.
+    // Another process may get the pid later. So the descriptor is opened first, and then the start
+    // time of its process is compared with the start time that the plan noted.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,
@@ -335,7 +336,7 @@ pub fn flush(cache: &Cache) -> (u64, String) {
     (sum, text)
 }
 
-/// Returns the pid that `/proc` shows for the process of a descriptor.
+/// Returns the pid that `/proc` shows for the process that a pidfd refers to.
 fn pid_of_descriptor(descriptor: i32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()

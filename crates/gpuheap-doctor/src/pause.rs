@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence;
 use crate::machine::Machine;
 
-/// Time limit for the process's enqueued work. It must end before memory is moved to the host.
+/// Time limit of the wait for the process's enqueued work. Memory moves to the host afterwards.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// First driver branch that can checkpoint other processes.

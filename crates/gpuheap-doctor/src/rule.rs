@@ -24,13 +24,13 @@ pub struct Rule {
 /// Function that runs a rule, once for the machine or once for each device or process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check {
-    /// Runs once for the whole machine.
+    /// Checks the whole machine once.
     Machines(fn(&Machine) -> Vec<Finding>),
-    /// Runs for each device that NVML lists.
+    /// Checks each device that NVML lists.
     Devices(fn(&Machine, &Gpu) -> Option<Finding>),
-    /// Runs for each device that NVML can read, with the account of its memory.
+    /// Checks each device that NVML can read, with the account of its memory.
     Accounts(fn(&Machine, &Gpu, &Account) -> Option<Finding>),
-    /// Runs for each process that NVML lists, or that has a device open.
+    /// Checks each process that NVML lists or that has a device open.
     Processes(fn(&Machine, &Process) -> Option<Finding>),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Check {
 pub enum Severity {
     /// Memory is lost, or the device cannot be used.
     Fail,
-    /// A process holds memory that may be recoverable, or that a later request will lack.
+    /// A process holds memory that it could perhaps give back, or so much that requests may fail.
     Warning,
     /// The finding explains a figure. It is shown on request.
     Info,

@@ -1,4 +1,4 @@
-//! Explains Windows' terms for memory, settings of WSL2, and RAPIDS, with a machine's numbers.
+//! Explains memory terms of Windows, settings of WSL2 and RAPIDS, with sizes of the user's machine.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, hanging, mib};
@@ -9,7 +9,7 @@ use crate::machine::{Machine, Windows};
 /// Names of the topics.
 pub const TOPICS: [&str; 3] = ["dedicated", "wslconfig", "rapids"];
 
-/// Explanation of a topic with a machine's numbers.
+/// Explanation of a topic, with the sizes of the user's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topic {
     /// Name of the topic.

@@ -173,7 +173,7 @@ impl<T, E> Out<T, E> {
         Out(self.0.cast(), PhantomData)
     }
 
-    /// Returns the pointer's address. A copy uses it as the address of host memory.
+    /// Returns the pointer's address as a number, and exposes the pointer's provenance.
     pub fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }

@@ -27,8 +27,8 @@ pub trait BlockChecks: Send + Sync {
     fn note(&self, event: BlockEvent, block: &BlockNote);
 }
 
-/// Symbol, with a final null, that an emulated libcuda exports. The function of type
-/// [`EmulatedBlock`] gives access to [`BlockChecks`]. The symbol is not part of the driver API.
+/// Name (with a final null) of a function that an emulated libcuda exports. The function has the
+/// type [`EmulatedBlock`] and gives access to [`BlockChecks`]. It is not part of the driver API.
 pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 
 /// Type of the function [`EMULATED_BLOCK`]. Arguments: event, context, address, bytes, room,
@@ -42,7 +42,7 @@ pub type EmulatedBlock =
 pub enum BlockEvent {
     /// No event. Queries whether the checks are on.
     Ask = 0,
-    /// The block was handed out. From now on, the first `bytes` of the block may be used.
+    /// The block was handed out. The program may now use its first `bytes`.
     Allocated = 1,
     /// From now on, the first `bytes` of a live block may be used, and the block is no longer
     /// divided into parts. A heap notes this before it fills a whole block with zeros.

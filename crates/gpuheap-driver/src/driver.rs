@@ -30,8 +30,8 @@ macro_rules! driver_trait {
                 None
             }
 
-            /// Returns an emulated libcuda to which a heap reports requests; `None` on another
-            /// driver.
+            /// Returns the function of an emulated libcuda that receives a heap's requests; `None`
+            /// on another driver.
             fn request_reports(&self) -> Option<RequestReports<'_>> {
                 None
             }

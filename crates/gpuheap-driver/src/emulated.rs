@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-/// Symbol, with a final null, that an emulated `libcuda.so.1` exports. The function of type
-/// [`EmulatedDevices`] describes the devices. The symbol is not part of the driver API.
+/// Name (with a final null) of a function that an emulated `libcuda.so.1` exports. The function has
+/// the type [`EmulatedDevices`] and describes the devices. It is not part of the driver API.
 pub const EMULATED_DEVICES: &str = "gpuheap_emulated_device\0";
 
 /// Type of the function [`EMULATED_DEVICES`]. Arguments: ordinal, description to write. Returns 1

@@ -40,7 +40,7 @@ mod unix {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             // SAFETY: the handler only adds to one atomic. That is allowed in a forked child. If
-            // memory is too short to register the handler, forks are not counted.
+            // `pthread_atfork` fails for lack of memory, forks are not counted.
             let _: libc::c_int = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
     }

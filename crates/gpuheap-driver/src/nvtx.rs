@@ -17,7 +17,8 @@ use libloading::Library;
 /// Environment variable that contains the path of the profiler's library.
 const INJECTION: &str = "NVTX_INJECTION64_PATH";
 
-/// Function that the profiler's library exports. The program passes the table to this function.
+/// Function that the profiler's library exports. gpuheap passes a table to it, and the profiler
+/// stores its functions in the table.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtxExtension\0";
 
 /// Version of NVTX. `MODULE` and `COMPATIBILITY` identify the memory extension and its version.
@@ -34,7 +35,7 @@ const ADDRESSES: u32 = 1;
 const TEXT: u32 = 1;
 /// `NVTX_MEM_REGION_REF_TYPE_POINTER`.
 const BY_POINTER: u32 = 1;
-/// Largest value of a slot that contains no function.
+/// Largest value of a slot without a function: 0 is unset, and 1 is disabled.
 const DISABLED: usize = 1;
 
 /// Number of slots in the table of the memory extension's functions. The first slot is unused.
@@ -161,8 +162,8 @@ impl MemoryNames {
 
     fn load() -> Option<MemoryNames> {
         let path = env::var_os(INJECTION).filter(|path| !path.is_empty())?;
-        // SAFETY: the user named a library for NVTX, to be loaded into programs. Its constructors
-        // run here as they would for NVTX's header.
+        // SAFETY: loading runs the constructors of a library that the user chose for NVTX. NVTX's
+        // own header would load it in the same way.
         let library = unsafe { Library::new(path) }.ok()?;
         // SAFETY: a library for NVTX has a function of this type by this name.
         let initialize = unsafe { library.get::<Initialize>(INITIALIZE) };
@@ -186,8 +187,8 @@ impl MemoryNames {
         if unsafe { initialize(&raw mut module) } == 0 {
             return None;
         }
-        // SAFETY: the profiler stored functions of the types that the extension gives to these
-        // slots.
+        // SAFETY: the profiler stored its functions in these slots. Each function has the type that
+        // NVTX's memory extension declares for its slot.
         let names = unsafe {
             MemoryNames {
                 register_heap: function(functions[1]),

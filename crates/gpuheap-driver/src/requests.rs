@@ -1,10 +1,10 @@
-//! Reports a heap's requests to an emulated driver, during a dry run.
+//! During a dry run, reports each request of a heap to the emulated driver.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 
-/// Symbol, with a final null, that an emulated libcuda exports. The function of type
-/// [`EmulatedRequest`] receives reports of requests. The symbol is not part of the driver API.
+/// Name (with a final null) of a function that an emulated libcuda exports. The function has the
+/// type [`EmulatedRequest`] and receives reports of requests. It is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
 /// Type of the function [`EMULATED_REQUEST`]. It takes the arguments of [`RequestReports::report`]

@@ -498,7 +498,7 @@ macro_rules! cuda_functions {
     };
 }
 
-/// A row of the table: one variant of a function's ABI.
+/// A row of the table of driver functions: one variant of a function, such as `cuMemAlloc_v2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Base name, for `cuGetProcAddress`.

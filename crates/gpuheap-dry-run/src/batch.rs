@@ -117,9 +117,11 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns an upper bound for the first variable if the further variables have the values `with`.
-/// Uses the searches in `found` in which no further variable was larger. Returns their smallest
-/// result; `Some(None)` if one of them found no fitting value; `None` without such a search.
+/// Returns an upper bound for the first variable if the other variables have the values `with`.
+/// `found` has the earlier searches: the other variables' values, and the largest first value that
+/// fitted. A search gives a bound if none of its other values was larger than in `with`. Returns
+/// the smallest bound. Returns `Some(None)` if one of these searches found no value that fits, and
+/// `None` if no search gives a bound.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

@@ -21,8 +21,9 @@ pub(crate) fn timed_workspace(run: &Run) -> Option<u64> {
 }
 
 /// Searches by bisection for the smallest card on which the program fits, with a run on each card
-/// tried. A replay of the trace of the earlier run `furthest` would be wrong for smaller cards. If
-/// memory is short, PyTorch chooses a cuDNN plan that takes less than the plan in the trace.
+/// tried. Does not replay the trace of `furthest`, the run that got furthest through the program.
+/// If memory is short, PyTorch chooses a cuDNN plan that takes less memory than the plan in that
+/// trace.
 ///
 /// Returns `None` without benchmark mode, or if remedies are off.
 ///

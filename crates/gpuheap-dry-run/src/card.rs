@@ -2,9 +2,9 @@
 
 use gpuheap_replay::cards::{Card, Source};
 
-/// Share of a card's memory that `--find-batch` leaves free by default. A fit that leaves less free gets a
-/// note. On an H200, the requested bytes of a dry run differed from the real bytes by at most this
-/// share (docs/dry-run.md).
+/// Share of a card's memory that `--find-batch` leaves free by default. A fit that leaves less free
+/// gets a note. On an H200, the requested bytes of a dry run differed from the real bytes by at
+/// most this share (docs/dry-run.md).
 pub const MARGIN: f64 = 0.03;
 
 /// Emulated device. Its memory may differ from the memory of its card. Sizes are in bytes.
@@ -14,7 +14,8 @@ pub struct Device {
     pub card: &'static Card,
     /// Total memory of the card.
     pub total_bytes: u64,
-    /// Memory of the card that the run leaves free. The driver's total excludes this memory.
+    /// Memory of the card that must stay free. The emulated driver reports the total without this
+    /// memory, so the program cannot take it.
     pub margin_bytes: u64,
     /// Memory that CUDA's context takes.
     pub context_bytes: u64,

@@ -37,8 +37,9 @@ pub(crate) fn judge(
     by_number(processes).into_iter().map(verdict).collect()
 }
 
-/// Adds to the verdicts the peaks of a second run, whose devices had memory to spare. Judges the
-/// devices that had no verdict because memory ran out on another device first.
+/// Adds the peaks of a second run to the verdicts. In the second run, all devices had memory to
+/// spare. If a device has no verdict, because memory ran out on another device first, judges the
+/// device by the second run.
 pub(crate) fn compare(verdicts: &mut [DeviceVerdict], processes: &[ProcessResult]) {
     let figures = by_number(processes);
     for verdict in verdicts {
@@ -50,7 +51,8 @@ pub(crate) fn compare(verdicts: &mut [DeviceVerdict], processes: &[ProcessResult
         verdict.outcome = match (verdict.with_room, least(figures)) {
             (Some(peak), _) if peak <= verdict.limit => Outcome::Fits,
             (_, Some(least)) if least > verdict.limit => Outcome::DoesNotFit,
-            // Not known: with less memory, the allocator may reserve less, so the program may fit.
+            // The peak exceeds the limit. But with less memory, the allocator may reserve less, so
+            // the program may fit: keeps `NoVerdict`.
             _ => verdict.outcome,
         };
     }

@@ -1,4 +1,5 @@
-//! Implements `gpuheap emulate`: runs a program on the emulated device, without judging its memory.
+//! Runs a program on the emulated device, for `gpuheap emulate`. This command gives no verdict on
+//! the program's memory, unlike `gpuheap dry-run`.
 
 use std::env;
 use std::ffi::OsString;
@@ -74,7 +75,9 @@ pub fn emulate_with_runtime(emulation: &Emulation) -> Result<ExitStatus, Error> 
         let set = emulation.variables.iter().find(|(set, _)| *set == name);
         set.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     };
-    // The recorder of `gpuheap run` calls the emulated libraries, so it is loaded before them.
+    // The recorder of `gpuheap run` intercepts calls, and passes them on to the emulated libraries.
+    // So it comes before these libraries: the loader takes a function from the first library that
+    // has it.
     let stand_ins = folder.preloaded().iter().map(|path| path.into());
     let preloaded = before("LD_PRELOAD").into_iter().chain(stand_ins);
     command.env("LD_PRELOAD", environment::join(preloaded));

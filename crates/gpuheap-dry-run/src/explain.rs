@@ -1,4 +1,5 @@
-//! Finds the holders of memory at the peak, the memory needed and remedies in the trace of a run.
+//! Reads the trace of a run. Finds the holders of memory at the peak, the memory that the program
+//! needs, and remedies.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +23,10 @@ const CARDS: usize = 3;
 /// Maximum number of remedies in a report.
 const REMEDIES: usize = 3;
 
-/// Least compute capability of a card that is suggested for its memory alone. Older cards lack
-/// flash attention and bfloat16, and programs take more memory there. A GPT's trace from an H200
-/// fits a T4's 16 GiB, but on an emulated T4 with more memory the GPT took 182 GiB.
+/// Least compute capability of a card that a report suggests because the traced memory fits it.
+/// Older cards lack flash attention and bfloat16, so a program takes more memory there than in the
+/// trace. For example, a GPT's trace from an H200 fits a T4's 16 GiB. On an emulated T4 with more
+/// memory, that GPT took 182 GiB.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is [`Absurd`] if it is at least this many times the peak of all other requests.
 const ABSURD: u64 = 3;
@@ -60,7 +62,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the size in bytes of the parameters of the largest repeated module.
+    /// Returns the bytes of the parameters in the largest module that the model repeats, such as a
+    /// transformer block.
     pub(crate) fn largest_block(&self) -> u64 {
         self.owners.as_ref().map_or(0, |owners| owners.largest_block)
     }
@@ -91,8 +94,9 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
 }
 
 /// Returns the largest request of a trace if it is at least [`ABSURD`] times the peak of all other
-/// requests. The function that made it must also read kernels' results, because the size may then
-/// depend on a result. `reads` has the Python hook's list of lines that copy results to the host.
+/// requests. Returns `None` if the function that made the request reads no kernel's results: the
+/// size then depends on none. `reads` has the Python hook's list of lines that copy results to the
+/// host.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {
@@ -106,7 +110,8 @@ pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Ab
     if !reads.iter().any(|read| read.starts_with(&begin) && read.ends_with(&end)) {
         return None;
     }
-    // Ignores all requests of size `bytes`: a loop may repeat the largest request in each round.
+    // Sums the other requests. Leaves out all requests of `bytes` bytes, because a loop may make
+    // the largest request in each round.
     let mut live = BTreeMap::new();
     let (mut sum, mut others) = (0_u64, 0_u64);
     for event in trace.events() {
@@ -223,7 +228,7 @@ fn code_bytes(beside: u64, run: &Run) -> u64 {
 
 /// Finds the smallest card that has enough memory, of any compute capability from
 /// [`LEAST_CAPABILITY`] on. Leaves out cards on which the program did not fit. Returns `None` if
-/// the program already ran on the found card, or if a card in `needs` is no larger than that card.
+/// the program already ran on the found card, or if `needs` already names a card that is no larger.
 pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Option<String> {
     let least = needs.least + code_bytes(needs.beside, run);
     let result = |card: &Card| tried.iter().find(|result| result.card == card.name);

@@ -62,7 +62,8 @@ impl Folder {
     pub(crate) fn new(stand_ins: &StandIns) -> Result<Folder, Error> {
         let folder = new_folder("gpuheap-dry-run-")?;
         let text = folder.path().to_string_lossy();
-        // The loader splits lists of paths at these characters.
+        // The loader splits `LD_PRELOAD` and `LD_LIBRARY_PATH` at these characters, so no path in
+        // these lists may contain them.
         if text.contains([':', ' ', ';']) {
             return Err(Error::Environment(format!(
                 "{text}: the loader cannot take a path with a blank, a colon or a semicolon; set \

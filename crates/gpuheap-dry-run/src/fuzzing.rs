@@ -1,4 +1,4 @@
-//! Makes a verdict of report files that the fuzzer invents, without running a program.
+//! Computes a verdict from report files that the fuzzer invents, without running a program.
 
 use std::path::PathBuf;
 

@@ -32,15 +32,16 @@ pub(crate) struct Results {
     pub(crate) trials: Vec<(Planned, Run)>,
     /// Memory with cuDNN's benchmark mode; `None` if the program does not use benchmark mode.
     pub(crate) benchmark: Option<Benchmark>,
-    /// Peaks if operators such as `nonzero` find the most and the fewest elements; `None` if not
-    /// requested.
+    /// Peaks of runs in which operators such as `nonzero` find as many and as few elements as
+    /// possible; `None` if not requested.
     pub(crate) range: Option<ResultRange>,
 }
 
 /// Maximum number of program lines that a report lists because they copy results to the host.
 const LINES: usize = 3;
 
-/// Judges the runs, and writes the trace to the file that the options name.
+/// Computes the verdict from the results of all runs. Also copies the recorded trace to the file
+/// that the options name.
 pub(crate) fn judge(
     options: &Options,
     stand_ins: &StandIns,
@@ -85,7 +86,8 @@ pub(crate) fn judge(
     }
     let absurd = recording.as_ref().and_then(|recording| {
         let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
-        // A request is absurd only if a result decided its size, and the dry run chose that result.
+        // Passes only lines at which a size depended on a value that the dry run chose. Only such a
+        // value can make a large request wrong.
         let sizes = torch.flat_map(|torch| &torch.sizes).filter(|read| read.value.is_some());
         explain::absurd_request(recording, &sizes.map(|read| &*read.line).collect::<Vec<_>>())
     });
@@ -128,15 +130,17 @@ pub(crate) fn judge(
         if let Some(report) = explain::replay_on(recording, &device) {
             verdict.remedies = explain::find_remedies(&report);
             verdict.needs = explain::find_needs(&report, recording, run).or_else(|| {
-                // A replay on a device that is too small does not determine the needed memory.
+                // A replay on `device` fails if memory runs out, and then does not show the needed
+                // memory. So replays on the device of the most complete run.
                 let report = explain::replay_on(recording, &run.device)?;
                 explain::find_needs(&report, recording, run)
             });
         }
         if let Some(needs) = &mut verdict.needs {
             if is_open || matches!(outcome, Outcome::NoVerdict(_)) {
-                // The program may need more memory than the trace shows. It failed early, or a
-                // result decided a size, and on a GPU the result may be larger.
+                // Lists no cards, because the program may need more memory than the trace shows.
+                // Either the program failed early, or a size depends on a kernel's result. On a
+                // GPU, that result may be larger.
                 needs.cards.clear();
             } else {
                 explain::remove_failing_cards(needs, &results.cards);
@@ -194,8 +198,8 @@ fn note_close_fits(verdict: &mut Verdict) {
     }
 }
 
-/// Returns the run that got furthest: the run with more memory than any card, else a run that fits,
-/// else the first run.
+/// Returns the run that got furthest through the program. This is the run on a device with more
+/// memory than any card, if that run was made. Else it is a run that fits, or the first run.
 fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = results.cards.iter().find(|card| card.card == run.device.card.name);
@@ -204,7 +208,8 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// Adds each device's peak in the run `complete` to the results of cards on which memory ran out.
+/// Adds the peaks in the run `complete` to the device verdicts of each card on which memory ran
+/// out. Does nothing if memory ran out in that run too.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {
@@ -433,7 +438,7 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
     }
 }
 
-/// Returns a space and the option `--read` that sets a result.
+/// Returns the option `--read` that sets a result, with a space in front of it.
 fn set_result(SetResult { file, line, value }: &SetResult) -> String {
     format!(" --read {}", shell_word(&format!("{file}:{line}={value}")))
 }

@@ -4,7 +4,8 @@
 //! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No
 //! GPU is needed, and no real GPU is used. The program keeps its own allocator, so it makes the
 //! requests that it would make on a real device. Kernels have no results, so the dry run chooses
-//! the results that the program reads: counts are as large as their bound.
+//! the values that the program reads from the device. It chooses a count of elements, such as the
+//! count of `nonzero`, as large as possible.
 //!
 //! [`dry_run`] runs the program on each card of the options, and returns a [`Verdict`]. This crate
 //! prints nothing.
@@ -91,8 +92,9 @@ pub struct Options {
     pub results: Vec<SetResult>,
     /// Number of elements that operators such as `nonzero` find in the dry run.
     pub counts: Counts,
-    /// `true` to run the program again if kernels' results decided sizes of tensors. Operators such
-    /// as `nonzero` then find few elements: at all lines in one run, at one line in further runs.
+    /// `true` to run the program again if sizes of tensors depended on kernels' results. In one
+    /// further run, operators such as `nonzero` find few elements at all lines. In each run after
+    /// that, they find few elements at one line only.
     pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
@@ -106,7 +108,8 @@ pub enum Remedies {
     /// Tries remedies if the program does not fit and its run took at most a minute.
     #[default]
     Auto,
-    /// Tries remedies even if the program fits, unless a card has no verdict.
+    /// Tries remedies whether or not the program fits. Tries none if the dry run has no verdict for
+    /// a card.
     Always,
     /// Tries no remedy.
     Never,

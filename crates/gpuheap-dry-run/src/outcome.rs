@@ -138,9 +138,10 @@ fn is_static(process: &Process) -> bool {
     !static_runtimes(process).is_empty() && torch.is_none_or(|torch| torch.devices.is_empty())
 }
 
-/// Returns the libraries with a statically linked CUDA runtime. That runtime fails without the
-/// driver's private tables, so the library's memory is not counted. Returns none if the
-/// program's Python takes memory only from the driver, as numba does.
+/// Returns the libraries with a statically linked CUDA runtime. Such a runtime needs the driver's
+/// private tables, and the emulated driver has none. So the runtime fails, and the library's memory
+/// is not counted. Returns none if the program's Python modules take memory only from the driver,
+/// as numba does.
 pub(crate) fn static_runtimes(process: &Process) -> &[String] {
     let uses_driver = process.python.as_ref().is_some_and(|python| python.uses_driver);
     let driver = process.driver.as_ref().filter(|_| !uses_driver);
@@ -208,7 +209,8 @@ fn device_results(process: &Process) -> Vec<DeviceResult> {
     found
 }
 
-/// Returns the refused requests, with `is_decisive` set for each.
+/// Returns the refused requests. Sets `is_decisive` of a request if the refusal means that memory
+/// ran out.
 fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
     let judged = |refusal: &Refusal| Refusal {
         is_decisive: is_decisive(refusal, process, ended),
@@ -247,8 +249,8 @@ mod tests {
         assert_eq!(exits(0, &with(0, false, 0)), Outcome::Fits);
         assert_eq!(exits(1, &with(0, false, 0)), failed);
         assert_eq!(outcome(Ended::Signal(11), &[]), failed);
-        // A request of PyTorch's allocator failed. Then the program exits with an error, exits
-        // normally, or completes more steps.
+        // In the next three checks, a request of PyTorch's allocator failed. Afterwards, the
+        // program exits with an error, exits normally, or completes more steps.
         assert_eq!(exits(1, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(2, true, 2)), Outcome::Fits);
@@ -263,7 +265,8 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // PyTorch's allocator made the refused request. The hook watches failures, and saw none.
+        // The driver refused a request of PyTorch's allocator. The hook watches the allocator and
+        // saw no failure, so the allocator served the request in the end.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

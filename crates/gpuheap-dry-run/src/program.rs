@@ -43,7 +43,8 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     /// Peak of the host memory of the program's first process, in bytes.
     pub(crate) host_bytes: u64,
-    /// Last lines of standard error, if the output was dropped.
+    /// Last lines that the program wrote to standard error. Empty with [`Output::Passed`], because
+    /// the user has then seen them.
     pub(crate) errors: String,
     /// `true` to count a program as fitting even if managed memory exceeds the device's memory.
     pub(crate) allows_oversubscription: bool,
@@ -180,7 +181,8 @@ fn wait(
     }
 }
 
-/// Ends a program at its time limit, or if it does not end after the command got a signal.
+/// End of a program that reaches its time limit. Also the end of a program that keeps running after
+/// the `gpuheap` command has passed a signal on to it.
 struct End {
     limit: Option<Duration>,
     /// Time from the start to SIGTERM; `None` before SIGTERM is sent.

@@ -22,7 +22,8 @@ pub(crate) struct Process {
     pub(crate) snapshot: Option<PathBuf>,
     /// Owners of memory at the peak of each device.
     pub(crate) owners: Vec<Owners>,
-    /// Warning of the hook: a number of reads, and the program line that reads so often.
+    /// Warning of the Python hook that a program line reads results very often. It has the number
+    /// of reads and the line.
     pub(crate) many_reads: Option<String>,
 }
 
@@ -126,7 +127,8 @@ pub(crate) struct Torch {
     pub(crate) sizes: Vec<SizeRead>,
     /// Remedies that the hook can switch on, keyed by name. A value is a detail for the report.
     pub(crate) remedies: BTreeMap<String, String>,
-    /// Line that only copied to the host for 10 s, without a step or new peak; `None` if none did.
+    /// Program line that seems to wait forever. For 10 s, it only copied to the host, without a
+    /// step or a new peak. `None` if no line does.
     pub(crate) hang: Option<String>,
     pub(crate) notes: Vec<String>,
 }
@@ -149,7 +151,8 @@ pub(crate) struct Owners {
 pub(crate) struct Python {
     /// Modules that the program imported, but that do not run on the emulated driver.
     pub(crate) not_served: Vec<String>,
-    /// `true` if the program's Python takes memory only from the driver, as numba does.
+    /// `true` if the program's Python modules take memory only through the driver, as numba does,
+    /// and not through the CUDA runtime.
     pub(crate) uses_driver: bool,
 }
 
@@ -166,9 +169,10 @@ pub(crate) struct TorchDevice {
     pub(crate) step: u64,
 }
 
-/// Reads the reports of all processes, ordered by the time of the driver's first report. If a process
-/// ran several programs through `exec`, returns one entry for each program. Reports of all but the last program are
-/// named `KIND.PID-N.ENDING`. Ignores files that cannot be parsed as a report.
+/// Reads the reports of all processes, ordered by the time of the driver's first report. If a
+/// process ran several programs through `exec`, returns one entry for each program. Reports of all
+/// but the last program are named `KIND.PID-N.ENDING`. Ignores files that cannot be parsed as a
+/// report.
 pub(crate) fn read(folder: &Path) -> Vec<Process> {
     let mut processes = BTreeMap::<(u32, u32), Process>::new();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();

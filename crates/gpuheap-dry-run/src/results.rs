@@ -2,15 +2,17 @@
 
 use serde::Serialize;
 
-/// Value that the user sets for one line of the program to read in place of a kernel's result.
+/// Value that the user sets for one line of the program. The line reads this value in place of a
+/// kernel's result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SetResult {
-    /// Path of the file that contains the line, or the end of this path.
+    /// Path of the file that contains the line, or the last part of that path.
     pub file: String,
     /// Line number in the file.
     pub line: u32,
-    /// Python expression that yields the result. The expression may use `shape` (the sizes of the
-    /// tensor that is read) and `bound` (the largest possible count).
+    /// Python expression for the value that the line reads. The expression may use `shape` (the
+    /// sizes of the tensor that is read) and `bound` (the largest number of elements that the
+    /// operator can count).
     pub value: String,
 }
 

@@ -20,8 +20,8 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines at which operators such as `nonzero` find few elements, one line at a
-/// time. Each line takes 1 or 2 runs.
+/// Maximum number of program lines that are examined one by one: in a run for the line, operators
+/// such as `nonzero` find few elements there. Each line takes 1 or 2 runs.
 const LINES: usize = 8;
 /// Device memory, in bytes, that is larger than any card's. If the program fits on no card, it runs
 /// once more with this memory.
@@ -219,7 +219,8 @@ impl Runner<'_> {
             let run = self.run(device, &Change { values, ..Change::default() }, output);
             let run = run.map_err(Stop::Error)?;
             let outcome = outcome::from_run(&run).outcome;
-            // Each value that fits is larger than the earlier ones, so the last such run is kept.
+            // After a value that fits, the search tries only larger values. So the last run that
+            // fits has the largest value, and this run is kept.
             let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
             if kept.is_none() || !is_too_large {
                 *kept = Some(run);
@@ -232,9 +233,10 @@ impl Runner<'_> {
         })
     }
 
-    /// Measures peaks on the first card if operators such as `nonzero` find the fewest elements.
-    /// They do so at all lines in one run, and at one line in each further run. Leaves out lines at
-    /// which no result decided a size. Returns `None` if no line is left.
+    /// Measures peaks on the first card in runs in which operators such as `nonzero` find as few
+    /// elements as possible. In one run, they find few elements at all lines. In each further run,
+    /// they do so at one line. Leaves out lines at which no size depended on a result. Returns
+    /// `None` if no line is left.
     fn run_range(
         &self,
         devices: &[Device],
@@ -272,9 +274,9 @@ impl Runner<'_> {
         Ok(Some(ResultRange { largest, smallest, lines, lines_left }))
     }
 
-    /// Runs the program for each of `lines`. Operators such as `nonzero` find 0 elements at that
-    /// line; `None` stands for all lines. If a run fails, repeats it with 1 element. Returns an
-    /// empty list after a signal.
+    /// Runs the program once for each of `lines`. In that run, operators such as `nonzero` find 0
+    /// elements at the line, or at all lines if the entry is `None`. If a run fails, repeats it
+    /// with 1 element. Returns an empty list after a signal.
     fn run_smallest(
         &self,
         device: &Device,
@@ -285,7 +287,8 @@ impl Runner<'_> {
         for count in [0, 1] {
             let counts = Counts::AtMost(count);
             let options = &Options { counts, ..self.options.clone() };
-            // Repeats failed runs: many programs fail if `nonzero` finds nothing, but not with 1.
+            // Repeats a run that failed with 0 elements: many programs fail if `nonzero` finds
+            // none, but complete if it finds 1.
             let is_left = |end: &Option<RangeEnd>| {
                 end.as_ref().is_none_or(|end| matches!(end.outcome, Outcome::NoVerdict(_)))
             };
@@ -338,7 +341,8 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the peaks of `run`. Operators such as `nonzero` found `counts` elements in this run.
+/// Returns the outcome and the peaks of `run`. `counts` is the number of elements that operators
+/// such as `nonzero` found in this run.
 fn range_end(run: &Run, counts: Counts) -> RangeEnd {
     let result = outcome::from_run(run);
     let devices = || result.processes.iter().flat_map(|process| &process.devices);

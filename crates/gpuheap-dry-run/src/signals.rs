@@ -107,13 +107,13 @@ impl Shared {
             self.is_ending.store(true, Ordering::Relaxed);
         }
         let programs = self.programs();
-        // If a run has ended, the first signal does not end the command, because the command must
-        // still report the verdict.
+        // If no program runs, a signal ends the command. But the first signal does not if a run has
+        // ended, because the command must still report the verdict.
         if programs.is_empty() && !(is_first && self.has_results.load(Ordering::Relaxed)) {
             let _ = emulate_default_handler(signal);
         }
         let signal = match signal {
-            // A terminal sends these signals to the program too.
+            // A terminal also sends these signals to the program, so they are not passed on.
             SIGINT | SIGQUIT if stdin().is_terminal() => return,
             SIGINT => Signal::INT,
             SIGQUIT => Signal::QUIT,

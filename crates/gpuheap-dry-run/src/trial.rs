@@ -174,7 +174,8 @@ fn words(name: &str, detail: &str) -> (String, String) {
     (title, line)
 }
 
-/// Describes FSDP over several cards as a remedy, as [`words`] does.
+/// Returns the description of FSDP over several cards, and the text that the user types to apply
+/// it.
 fn fsdp_words(ranks: &str) -> (String, String) {
     (
         format!("FSDP over {ranks} cards"),
@@ -184,10 +185,10 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Estimates the memory with FSDP over several cards, to replace runs with FSDP that failed.
-/// Assumes that each card holds two whole blocks of layers, and its part of parameters, gradients
-/// and optimiser state. Returns no estimates if the program does not train, or already uses several
-/// devices.
+/// Estimates the memory with FSDP over several cards. An estimate replaces the result of a run with
+/// FSDP that failed. Assumes that each card holds two whole blocks of layers, and its part of
+/// parameters, gradients and optimiser state. Returns no estimates if the program does not train,
+/// or already uses several devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

@@ -25,18 +25,19 @@ pub struct Verdict {
     /// Peak of memory in use on a device with more memory than any card. `None` if the program fits
     /// on a card, or does not complete on that device either.
     pub with_room: Option<u64>,
-    /// `true` if peaks, needs and remedies are lower bounds: the trace ends when memory ran out, or
-    /// kernels' results decided sizes.
+    /// `true` if the program may take more memory than the peaks, needs and remedies show. Either
+    /// memory ran out, and the trace ends there, or sizes depended on kernels' results.
     pub is_lower_bound: bool,
-    /// Peaks if operators such as `nonzero` find the most and the fewest elements. `None` if the
-    /// peaks were not requested, or no kernel's result decided a size.
+    /// Peaks of two runs: operators such as `nonzero` find as many elements as possible in one run,
+    /// and as few as possible in the other. `None` if the peaks were not requested, or if no size
+    /// depended on a kernel's result.
     pub range: Option<ResultRange>,
     /// Settings of the allocator with which the program fits, or takes less memory.
     pub remedies: Vec<Remedy>,
     /// Remedies with which the program was run, and remedies whose memory is only estimated.
     pub trials: Vec<Trial>,
-    /// Memory that cuDNN's benchmark mode adds. `None` if the program does not use benchmark mode,
-    /// or if no remedy was run.
+    /// Memory that cuDNN's benchmark mode adds, as measured together with remedies. `None` if no
+    /// remedy was run, or if the program does not use benchmark mode.
     pub benchmark: Option<Benchmark>,
     /// Reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,
@@ -96,8 +97,8 @@ pub enum Ended {
 pub enum Outcome {
     /// The program did not run out of memory, as far as it was run.
     Fits,
-    /// The program did not run out of memory, but kernels' results decided sizes. A dry run does
-    /// not have these results.
+    /// The program did not run out of memory. But some sizes depended on kernels' results, and a
+    /// dry run does not have these results.
     FitsAsFarAsKnown,
     /// Device memory and managed memory together exceed the device. On Linux, the program runs, and
     /// pages move between host and device. Under WSL2 and on Windows, the program fails.
@@ -162,7 +163,8 @@ pub struct DeviceVerdict {
     pub peak: Option<u64>,
     /// Memory that all processes together can take, which is the total minus the margin.
     pub limit: u64,
-    /// Peak of memory in use on a device with memory to spare; `None` if no such run completed.
+    /// Peak of memory in use in a further run on devices with memory to spare; `None` if no such
+    /// run was made or completed.
     pub with_room: Option<u64>,
     /// Processes that used the device.
     pub users: Vec<User>,
@@ -194,8 +196,8 @@ pub struct ProcessResult {
     pub failures: Vec<Failure>,
     /// Refused requests for device memory, at most one for each place in the program.
     pub refused: Vec<Refusal>,
-    /// Number of requests that PyTorch's allocator failed to serve. If it failed none, or without
-    /// PyTorch, number of allocations that the driver refused.
+    /// Number of requests that PyTorch's allocator failed to serve. If it served all, or the
+    /// process does not use PyTorch: the number of allocations that the driver refused.
     pub failed: u64,
 }
 
@@ -285,7 +287,8 @@ pub enum Then {
     Repeated,
     /// A smaller request followed at once, and was granted.
     Less,
-    /// The program completed an optimiser step, without a request as in `Repeated` or `Less`.
+    /// The program completed an optimiser step, but made none of the requests that `Repeated` and
+    /// `Less` describe.
     Step,
 }
 
@@ -326,7 +329,8 @@ pub struct Others {
 pub struct Found {
     /// Name of the card.
     pub card: String,
-    /// Values of the variables in [`Batch::others`] during the search, keyed by name.
+    /// Values of the other variables of `--find-batch` ([`Batch::others`]) during the search, keyed
+    /// by name.
     pub with: BTreeMap<String, u64>,
     /// Bytes of the card that stay free.
     pub margin: u64,
@@ -386,7 +390,7 @@ pub struct ModuleBytes {
 #[serde(default)]
 pub struct Held {
     /// File, line and function of the innermost stack frame outside PyTorch. If no Python line
-    /// allocated the memory, as in a backward pass, this is a description.
+    /// allocated the memory, as in a backward pass, this is a text such as "no line of Python".
     pub line: String,
     /// Line of the program that called the function of `line`; `None` if `line` is in the program.
     pub called_from: Option<String>,
@@ -446,10 +450,11 @@ pub struct Trial {
     /// Peak of memory in use on a device with more memory than any card; `None` if the program
     /// failed.
     pub in_use: Option<u64>,
-    /// `true` if the program fits with the remedy on the first card that is too small without it.
-    /// If no card is too small, `true` if it fits on the first card. `None` if unknown.
+    /// `true` if the program fits with the remedy. The test uses the first card that is too small
+    /// without the remedy, or the first card if none is too small. `None` if unknown.
     pub fits: Option<bool>,
-    /// Smallest cards of the run's compute capability on which the program fits.
+    /// Smallest cards on which the program fits with the remedy, smallest first. Only cards with
+    /// the run's compute capability are listed.
     pub cards: Vec<String>,
     /// `true` if the figures are estimates: the program was not run with the remedy.
     pub is_estimate: bool,
@@ -459,8 +464,8 @@ pub struct Trial {
     pub error: String,
 }
 
-/// Memory that cuDNN's benchmark mode adds, and results of that mode on smaller cards. Figures are
-/// in bytes, for the device with the highest peak.
+/// Memory that cuDNN's benchmark mode adds, and results of runs with that mode on smaller cards.
+/// Figures are in bytes, for the device with the highest peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Benchmark {
     /// Largest workspace among the plans that benchmark mode timed, in bytes.
@@ -469,11 +474,13 @@ pub struct Benchmark {
     pub with: Option<u64>,
     /// Peak of allocated bytes in a run without benchmark mode; `None` if it did not complete.
     pub without: Option<u64>,
-    /// Results with benchmark mode on cards that have less memory than the peak.
+    /// Results of runs with benchmark mode, each on a card that has less memory than the program's
+    /// peak.
     pub tried: Vec<BenchmarkRun>,
 }
 
-/// Result of a run with cuDNN's benchmark mode on a card that has less memory than the peak.
+/// Result of a run with cuDNN's benchmark mode, on a card that has less memory than the program's
+/// peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BenchmarkRun {
     /// Name of the card.
@@ -506,16 +513,20 @@ pub enum Counts {
     AtMost(u64),
 }
 
-/// Peaks of the program if operators such as `nonzero` find the most and the fewest elements.
+/// Peaks of the program in the two extreme cases: operators such as `nonzero` find as many elements
+/// as possible, or as few as possible.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResultRange {
-    /// Peaks if operators such as `nonzero` find as many elements as their tensors allow.
+    /// Peaks of the run in which operators such as `nonzero` find as many elements as their tensors
+    /// allow.
     pub largest: RangeEnd,
-    /// Peaks if these operators find the fewest elements that let the program complete.
+    /// Peaks of the run in which operators such as `nonzero` find as few elements as the program
+    /// can run with.
     pub smallest: RangeEnd,
-    /// Peaks if operators at one line only find few elements. The line that read first comes first.
+    /// Peaks of further runs. In each of them, operators find few elements at one line only. The
+    /// line that read first comes first.
     pub lines: Vec<LineRange>,
-    /// Number of further lines at which a result decided a size. They have no entry in `lines`.
+    /// Number of lines that have no entry in `lines`, although a size depended on a result there.
     pub lines_left: u64,
 }
 
@@ -524,7 +535,8 @@ pub struct ResultRange {
 pub struct LineRange {
     /// File, line and function.
     pub line: String,
-    /// Peaks if operators at the line find the fewest elements that let the program complete.
+    /// Peaks of the run in which operators at this line find as few elements as the program can run
+    /// with.
     #[serde(flatten)]
     pub end: RangeEnd,
 }
@@ -552,7 +564,7 @@ pub struct Unknown {
     pub reads: u64,
     /// Lines with the most copies to the host; empty if no Python hook watched the copies.
     pub lines: Vec<Read>,
-    /// Copies of results that decided the size of a tensor, the most frequent first.
+    /// Lines that read a result on which the size of a tensor depends, the most frequent first.
     pub sizes: Vec<SizeRead>,
     /// Number of kernel launches that were dropped.
     pub launches: u64,
@@ -570,7 +582,8 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
-    /// Last value chosen in place of a kernel's result; `None` if the line read only uploaded data.
+    /// Last value that the dry run chose in place of a kernel's result. `None` if the line read
+    /// only data that the program had uploaded.
     pub value: Option<String>,
 }
 
@@ -584,14 +597,16 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
-    /// Last value chosen in place of a kernel's result; `None` if the line read only uploaded data.
+    /// Last value that the dry run chose in place of a kernel's result. `None` if the line read
+    /// only data that the program had uploaded.
     pub value: Option<String>,
-    /// `true` if each result is a count of elements, as large as the counted tensor allows.
+    /// `true` if each result is a count of elements, and the dry run chose the largest count that
+    /// the tensor allows.
     pub is_bound: bool,
 }
 
 impl Batch {
-    /// Returns a result without found values. A search starts with this result.
+    /// Returns a result with an empty list [`found`](Batch::found), for the start of a search.
     pub(crate) fn new(range: &FindBatch, others: &[FindBatch], margin: f64) -> Batch {
         let FindBatch { variable, least, most, step } = range.clone();
         let other = |range: &FindBatch| Others {

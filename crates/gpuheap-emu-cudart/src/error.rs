@@ -1,5 +1,5 @@
-//! Defines the runtime's result codes and calls the process's driver. Each code of the driver has
-//! the same number in the runtime.
+//! Result codes of the CUDA runtime, and calls to the driver that the process has loaded. Each code
+//! of the driver has the same number in the runtime.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -110,7 +110,8 @@ pub(crate) fn text(code: CUresult) -> *const c_char {
     texts.get(&code.0).map_or_else(|| name(code), |text| text.as_ptr())
 }
 
-/// Texts, keyed by code. The driver lacks these codes, or has other texts for them.
+/// Error texts of the CUDA runtime, keyed by code. The driver lacks these codes, or has other texts
+/// for them.
 const TEXTS_OF_RUNTIME: &[(i32, &str)] = &[
     (0, "no error"),
     (INVALID_CONFIGURATION.0, "invalid configuration argument"),

@@ -37,7 +37,8 @@ macro_rules! refusals_of_driver {
         /// Returns a function that replaces the driver's function `name` and always fails. Returns
         /// `None` if no function replaces it.
         ///
-        /// PyTorch calls the driver's functions for green contexts even if their lookup failed.
+        /// PyTorch calls the driver's functions for green contexts even if their lookup failed, and
+        /// would then call a null pointer.
         pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {
             $(
                 #[allow(non_snake_case, reason = "named as in C")]

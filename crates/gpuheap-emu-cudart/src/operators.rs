@@ -24,7 +24,8 @@ struct Operand {
     /// Number of dimensions, at most 8.
     dimensions: c_int,
     sizes: [i64; DIMENSIONS],
-    /// Size of the groups of elements in which exactly one element is not 0; 1 if unknown.
+    /// Number of consecutive elements of which exactly one is not 0, as in a one-hot tensor; 1 if
+    /// unknown.
     one_of: i64,
     /// Largest value of an element; 0 if unknown.
     most: i64,
@@ -35,9 +36,10 @@ struct Operand {
 /// Argument of a C++ function in a register: an address, an integer or a flag.
 type Argument = *mut c_void;
 
-/// Defines functions that replace PyTorch's, and that call PyTorch's function through `$through`.
-/// `$tensor` is the index of the tensor argument. The first six arguments are `a` to `f`. If the
-/// result is of a class type, `a` is the result's address. Further arguments follow `and`.
+/// Defines functions that replace PyTorch's operators. Each replacement passes the call of
+/// PyTorch's own function to `$through`. `$tensor` is the index of the tensor argument. The first
+/// six arguments are `a` to `f`. If the result is of a class type, `a` is the result's address.
+/// Arguments after the sixth follow the word `and`.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
@@ -103,7 +105,8 @@ operators! {
         "_ZN2at4_ops8bincount4callERKNS_6TensorERKSt8optionalIS2_EN3c106SymIntE" by note_content(1);
 }
 
-/// Returns PyTorch's function. Aborts if PyTorch lacks it, because PyTorch is calling it.
+/// Returns PyTorch's own function of this name. Aborts if PyTorch lacks the function: its caller in
+/// PyTorch expects a result, and cannot handle an error.
 fn pytorchs(symbol: &'static str, ours: *const ()) -> Argument {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
     // SAFETY: the pointer is not called here.
@@ -165,12 +168,13 @@ unsafe fn fill(
     result
 }
 
-/// Calls an operator, and records a fact about its result:
+/// Calls an operator, and records a fact about the elements of its result:
 ///
-/// * `one_hot`: one element of each row is not 0;
-/// * `count_nonzero`, and `sum` of booleans: at most the number of elements counted;
-/// * `bincount`: the counts sum to the number of elements;
-/// * `max` and `index`: the tensor's bound, if known. `index` also keeps a fact of `one_hot`.
+/// * `one_hot`: exactly one element of each row is not 0;
+/// * `count_nonzero`, and `sum` of booleans: no element exceeds the number of elements counted;
+/// * `bincount`: the elements sum to the number of elements counted;
+/// * `max` and `index`: the upper bound of the tensor's elements, if known, holds for the result;
+/// * `index` of a one-hot tensor: exactly one element of each row is not 0.
 ///
 /// # Safety
 ///
@@ -240,8 +244,8 @@ impl Scalar {
         let number = match self.kind {
             Scalar::DOUBLE => f64::from_bits(self.bits),
             Scalar::INTEGER => self.bits as i64 as f64,
-            // A flag. Its tag depends on PyTorch's version, so any other tag counts as a flag's if
-            // the value is 0 or 1.
+            // A flag. The tag for flags differs between versions of PyTorch. So a value of 0 or 1
+            // with an unknown tag counts as a flag.
             _ if self.bits <= 1 => self.bits as f64,
             _ => return None,
         };
@@ -316,9 +320,9 @@ unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usi
     count
 }
 
-/// Describes the tensor that an operator reads; `None` if the tensor has no device memory. The
-/// sparse tensor of `_coalesce` has one size here: the largest number of elements that it may store
-/// after elements with equal indices are merged.
+/// Describes the tensor that an operator reads; `None` if the tensor has no device memory. For the
+/// sparse tensor of `_coalesce`, describes a vector instead. The vector's length is the most
+/// elements that may remain after elements with equal indices are merged.
 ///
 /// # Safety
 ///

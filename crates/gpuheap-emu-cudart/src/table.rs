@@ -10,8 +10,8 @@
 /// name | twin [implementation] (arguments);
 /// ```
 ///
-/// The implementation is one of the following. Without a preceding `no_context`, the implementation
-/// runs in the thread's context.
+/// The implementation runs in the thread's context, unless the word `no_context` precedes it. It is
+/// one of the following.
 ///
 /// * `function`: the driver's function with the same arguments;
 /// * `function(expressions)`: the driver's function with the expressions as arguments;

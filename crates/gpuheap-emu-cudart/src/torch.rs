@@ -47,8 +47,8 @@ extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64, live:
 
 /// PyTorch's functions that describe a tensor: three in C++, and C functions for compiled models.
 pub(crate) struct Torch {
-    /// Returns `true` for an instance of a Python tensor subclass. Its memory belongs to another
-    /// tensor.
+    /// Returns `true` for an instance of a Python tensor subclass that handles operators itself.
+    /// Such an instance wraps another tensor and has no memory of its own.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
     /// Returns `true` for a wrapper that PyTorch uses while it traces a tensor.
     is_functional: unsafe extern "C-unwind" fn(&Tensor) -> bool,

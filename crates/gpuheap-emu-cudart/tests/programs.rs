@@ -91,8 +91,9 @@ fn argument_layout_follows_programs_runtime() {
     }
 }
 
-/// PyTorch's allocator reuses memory without driver calls. If PyTorch did not report to the driver,
-/// earlier uploads would stay readable in reused memory, and in tensors changed in place.
+/// PyTorch reuses memory and changes tensors without driver calls. This library's replacements of
+/// PyTorch's functions report that memory to the emulated driver, and the memory then reads as
+/// zero. Without the report, the program would read earlier uploads there.
 #[test]
 fn memory_that_pytorch_reports_reads_zero() {
     let folder = folder();

@@ -21,7 +21,8 @@ macro_rules! exports {
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
         )*
 
-        /// Returns the address of an exported symbol or per-thread twin; `None` for other names.
+        /// Returns the address of an exported function; `None` for other names. Functions for the
+        /// per-thread default stream (`_ptds`, `_ptsz`) are exported too.
         pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
             match symbol {
                 $(

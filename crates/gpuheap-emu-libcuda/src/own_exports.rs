@@ -70,8 +70,9 @@ export! {
         process::report(|device| device.handed_out(address, bytes));
     }
 
-    /// Handles a framework's change of a range in place. Kernels do not run, so marks the range as
-    /// never written, unless one copy or fill has written all of it since the last launch.
+    /// Handles a framework's report that it changed a range in place. Kernels do not run, so the
+    /// new contents are unknown: marks the range as never written. Exception: the contents are
+    /// known if one copy or fill has written the whole range since the last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
         process::report(|device| device.changed(address, bytes));
     }

@@ -117,7 +117,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     })
 }
 
-/// Reports something, such as a heap's new block, to the process's driver. Returns no result.
+/// Calls `body` with the process's driver, for example to report a heap's new block. Has no result.
 pub(crate) fn report(body: impl FnOnce(&Emulator)) {
     // Ignores the error that a panic returns, because the panic hook has reported the panic.
     let _ = call(|device| {

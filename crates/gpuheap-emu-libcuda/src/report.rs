@@ -23,7 +23,8 @@ pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Libraries with a statically linked CUDA runtime. They requested the driver's private tables.
+/// Libraries with a statically linked CUDA runtime. They are recognised by their requests for the
+/// driver's private tables.
 static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// NVIDIA's compilers. They request the driver's private tables, but allocate no device memory.
 const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];
@@ -71,8 +72,8 @@ pub(crate) fn write_last(folder: &Path, device: &Emulator) {
     }
 }
 
-/// Time of the first report, in microseconds of Unix time. Process ids cannot order the processes of
-/// a run, because the system starts again with small ids after the largest.
+/// Time of the first report, in microseconds of Unix time. Process ids cannot order the processes
+/// of a run, because the system starts again with small ids after the largest.
 static BEGAN: LazyLock<u64> = LazyLock::new(|| {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -91,8 +92,8 @@ fn write(folder: &Path, device: &Emulator) {
 }
 
 /// Adds a number to the names of reports that this process wrote before an `exec`. The new names
-/// are `KIND.PID-N.ENDING`. All reports found here are old, because the driver writes its first
-/// report before other libraries and the Python hook write theirs.
+/// are `KIND.PID-N.ENDING`. All reports found here are old: this function runs before the driver's
+/// first report, and other libraries and the Python hook write their reports later.
 fn keep_earlier(folder: &Path) {
     let pid = std::process::id();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();

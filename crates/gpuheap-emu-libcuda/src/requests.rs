@@ -21,8 +21,8 @@ const KEPT: usize = 64;
 const DEPTH: usize = 96;
 /// Maximum number of program lines to report for one request.
 const LINES: usize = 3;
-/// A smaller request replaces a refused one if it is at least 1/`PART` as large. Programs that try
-/// smaller sizes halve the size, or reduce it by a tenth.
+/// Minimum part of a refused request, as a divisor, for a smaller request to count as another
+/// attempt. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
 /// gpuheap's other libraries that replace vendor libraries.
@@ -37,20 +37,21 @@ const DROP_IN: &str = "libgpuheap_malloc.so";
 /// thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Name of the called function in a report, if a heap reported a request with the program's line.
+/// Name that a report shows for the called function if the program called a heap and no CUDA
+/// function. The heap then reported the request with the program's line.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";
-/// Number of frames in which [`Stack::is_within`] looks for a function that two stacks share. The
-/// frames are the innermost of the stack with which a heap reported a request.
+/// Number of frames in which [`Stack::is_within`] looks for a function that two stacks share. They
+/// are the first frames after [`Stack::inner`] on the stack from which a heap reported a request.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
-/// `true` once a request was refused. Before, a granted request needs no comparison with refusals.
+/// `true` once a request was refused. Until then, granted requests are not compared with refusals.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Program line for the next request that a heap reports on this thread.
+    /// Source line of the program, for the next request that a heap reports on this thread.
     static LINE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
@@ -63,8 +64,8 @@ struct Refused {
     then: Then,
     /// `true` if the thread has made another request since the refusal.
     is_past: bool,
-    /// `true` if the thread has given the device work since this request was refused. The program
-    /// then continued without the memory, so later requests are not compared with this one.
+    /// `true` if the thread has enqueued device work since this request was refused. The program
+    /// then continued without the memory, so a later request is not another attempt at this one.
     is_over: bool,
     /// `true` if a heap made this request to serve a request of the program. The heap has reported
     /// the program's request separately.
@@ -143,8 +144,8 @@ impl Stack {
         }
     }
 
-    /// Returns `true` if a heap made this driver request during the call whose stack is `heap`. If
-    /// so, both stacks contain the same function of the heap, with the same callers.
+    /// Returns `true` if a heap made this stack's driver request while it served the call with the
+    /// stack `heap`. Both stacks then contain the same function of the heap, with the same callers.
     fn is_within(&self, heap: &Stack) -> bool {
         let first = heap.inner;
         (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {
@@ -159,7 +160,7 @@ impl Stack {
     }
 }
 
-/// Sets the program line for the next request that a heap reports on this thread.
+/// Sets the source line of the program, for the next request that a heap reports on this thread.
 pub(crate) fn put_line(line: Option<String>) {
     LINE.set(line);
 }
@@ -174,9 +175,9 @@ pub(crate) fn note_step() {
     }
 }
 
-/// Keeps the request for device memory that this thread's last driver call made, if it was refused.
-/// A granted request may show that the program continued after an earlier refusal. Returns `true`
-/// if the request was refused.
+/// Takes the request for device memory that this thread's last driver call made. Records the
+/// request if it was refused. If it was granted, compares it with earlier refusals, to find out
+/// whether the program continued. Returns `true` if the request was refused.
 pub(crate) fn take() -> bool {
     // While the process exits, the thread-local variable may be gone.
     let line = LINE.try_with(Cell::take).unwrap_or_default();
@@ -187,7 +188,8 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // Skips the request that the drop-in makes only to fail: the heap reported the real request.
+    // Skips the request that the drop-in makes after a refusal by its heap, only so that the CUDA
+    // runtime stores an error. The heap has reported the real request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }
@@ -535,7 +537,8 @@ mod tests {
             inner,
             line: None,
         };
-        // An address divided by 100 is a function. 5 to 7 are the heap's, and 9 is the program's.
+        // The number of a function is an address divided by 100. Functions 5 to 7 belong to the
+        // heap, and function 9 belongs to the program.
         let report = stack(&[110, 220, 510, 610, 710, 920, 1010], 2);
         assert!(stack(&[110, 330, 410, 720, 920, 1010], 0).is_within(&report));
         assert!(!stack(&[110, 330, 410, 720, 930, 1010], 0).is_within(&report), "another call");
@@ -573,7 +576,8 @@ mod tests {
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);
         assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
-        // The refusal stays: another request came first, or the granted request is too small.
+        // The program did not retry: another request came first, or the granted request is too
+        // small.
         let other = (GIB, 2, &[120, 900][..], true);
         assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
         assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);

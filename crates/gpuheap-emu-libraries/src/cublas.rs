@@ -61,7 +61,7 @@ export! {
         handle.end()
     }
 
-    /// Records the workspace. No function uses it, because none computes.
+    /// Records the workspace for `gpuheap dry-run`. The emulated cuBLAS computes nothing in it.
     fn cublasSetWorkspace_v2(_handle: Handle, workspace: *const c_void, bytes: usize) -> Outcome {
         workspaces::note_address(workspace);
         workspaces::note_size(bytes as u64);
@@ -100,8 +100,8 @@ property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2)
 property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
 property!(stream: CUstream, cublasGetStream_v2, cublasSetStream_v2);
 
-// The functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// The functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 macro_rules! computes_nothing {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(

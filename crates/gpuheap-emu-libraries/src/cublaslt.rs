@@ -32,8 +32,8 @@ struct Heuristic {
     reserved: [c_int; 4],
 }
 
-// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// Some functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 export! {
     fn cublasLtGetVersion() -> usize {
         VERSION

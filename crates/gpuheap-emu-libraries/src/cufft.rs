@@ -72,7 +72,7 @@ impl Drop for Plan {
     }
 }
 
-/// Frees a plan's memory, and allocates `bytes` in its place.
+/// Frees a buffer of an FFT plan, and allocates a buffer of `bytes` in its place.
 fn replace(memory: &mut CUdeviceptr, bytes: usize) -> Outcome {
     if let Some(driver) = driver().filter(|_| *memory != 0) {
         // SAFETY: the plan allocated the memory. No work uses it, because kernels do not run.
@@ -152,8 +152,8 @@ fn many(kind: c_int, rank: c_int, sizes: In<c_int>, batch: c_int) -> Outcome<Tra
     typed(kind, &sizes.into_iter().map(i64::from).collect::<Vec<_>>(), i64::from(batch))
 }
 
-// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// Some functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 export! {
     fn cufftGetVersion(version: Out<c_int>) -> Outcome {
         version.write(VERSION)
@@ -187,7 +187,7 @@ export! {
         bytes.write(with(plan, |plan| plan.bytes)?)
     }
 
-    /// Enqueues an empty kernel on the plan's stream.
+    /// Enqueues an empty kernel on the plan's stream, in place of the transform.
     fn cufftExecC2C | cufftExecC2R | cufftExecD2Z | cufftExecR2C | cufftExecZ2D | cufftExecZ2Z |
         cufftXtExec(plan: c_int) -> Outcome
     {

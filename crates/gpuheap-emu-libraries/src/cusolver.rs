@@ -50,8 +50,8 @@ const UPPER: c_int = 1;
 /// Object to which all parameter handles point. It is never read.
 static PARAMETERS: u64 = 0;
 
-// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// Some functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 export! {
     fn cusolverDnCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
@@ -96,8 +96,8 @@ export! {
 }
 
 /// Exports functions that write the size of a work area in elements. Each row has the names for
-/// single, double, complex and double complex numbers. It lists the arguments up to the last one
-/// that is read.
+/// single, double, complex and double complex numbers, and the arguments up to the last one that
+/// the function reads.
 macro_rules! sizes {
     ($(
         $(#[$doc:meta])*
@@ -290,7 +290,7 @@ export! {
 macro_rules! computes_nothing {
     ($($name:ident)*) => {
         export! {$(
-            /// Enqueues an empty kernel on the handle's stream.
+            /// Enqueues an empty kernel on the handle's stream, in place of the computation.
             fn $name(handle: Handle) -> Outcome {
                 device::launch(handle.read(|session| session.stream)?);
                 Ok(())

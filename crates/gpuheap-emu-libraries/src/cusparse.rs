@@ -57,8 +57,8 @@ const GUESSED: &str = "the number of values of a sum or a product of sparse matr
 /// Object that stands for all descriptors, such as `cusparseMatDescr_t`. It is never read.
 static DESCRIPTION: u64 = 0;
 
-// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// Some functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 export! {
     fn cusparseCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
@@ -167,7 +167,7 @@ export! {
         bytes.write(c.read(|c| usize::from(c.values > 0))?)
     }
 
-    /// Writes the workspace's size for solving a triangular system with a dense right matrix.
+    /// Writes the workspace's size for a triangular system with a dense matrix as right-hand side.
     fn cusparseSpSM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         _b: Matrix, c: Matrix, _computed: c_int, _algorithm: c_int, _description: Unread,
@@ -177,7 +177,7 @@ export! {
         bytes.write(a.read(|a| a.solve(columns))? as usize)
     }
 
-    /// Writes the workspace's size for solving a triangular system with a right vector.
+    /// Writes the workspace's size for a triangular system with a vector as right-hand side.
     fn cusparseSpSV_bufferSize(
         _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _y: Matrix,
         _computed: c_int, _algorithm: c_int, _description: Unread, bytes: Out<usize>,
@@ -186,7 +186,7 @@ export! {
     }
 
     /// Writes the size of the first workspace for a product of sparse matrices, if `area` is null.
-    /// Otherwise, enqueues an empty kernel.
+    /// Otherwise, enqueues an empty kernel in place of the computation.
     fn cusparseSpGEMM_workEstimation(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, _c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -303,8 +303,8 @@ fn create(
     made.write(Matrix::new(Operand { layout, rows, columns, values, index, value }))
 }
 
-/// If the program passes a workspace for a product of sparse matrices, enqueues an empty kernel.
-/// Otherwise, writes the workspace's size in bytes.
+/// Replaces a step of a product of sparse matrices. If the program passes a workspace, enqueues an
+/// empty kernel in place of the computation. Otherwise, writes the workspace's size in bytes.
 fn multiply(
     handle: Handle,
     a: Matrix,

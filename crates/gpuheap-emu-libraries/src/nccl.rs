@@ -233,7 +233,7 @@ export! {
         communicator.change(Communicator::connect_generic)?
     }
 
-    /// Writes this rank's values once for each rank.
+    /// Writes this rank's values in the place of every rank's, because ranks exchange no data.
     fn ncclAllGather(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, communicator: Handle,
         stream: CUstream,
@@ -246,8 +246,8 @@ export! {
         })
     }
 
-    /// Copies the part of this rank's values at this rank's index to the result. Adds nothing to
-    /// it, because ranks exchange no data.
+    /// Copies part number `rank` of this rank's values to the result. Does not add the values of
+    /// other ranks, because ranks exchange no data.
     fn ncclReduceScatter(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
         communicator: Handle, stream: CUstream,
@@ -287,8 +287,8 @@ export! {
         })?
     }
 
-    /// Does nothing. Declares no arguments, although callers pass some. In every C ABI of Unix, the
-    /// caller removes its arguments after the call.
+    /// Does nothing. Declares no arguments, although callers pass some. The difference is harmless:
+    /// in every C ABI of Unix, the caller cleans up the arguments after the call.
     fn ncclGroupStart | ncclGroupEnd | ncclCommFinalize | ncclCommDeregister |
         ncclRedOpDestroy() -> Outcome
     {
@@ -310,7 +310,8 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     made.write(Handle::new(Communicator { ranks, rank, channels, buffers, messages }))
 }
 
-/// Copies within the device. Does nothing above [`MOST_BYTES`]: no program depends on such results.
+/// Copies within the device. Skips results larger than [`MOST_BYTES`], because programs choose
+/// their next steps by small results only, such as counts and flags.
 fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> Outcome {
     let Some(driver) = driver().filter(|_| to != from && bytes > 0 && bytes <= MOST_BYTES) else {
         return Ok(());

@@ -28,7 +28,7 @@ impl Code for CuptiCode {
     const PANICKED: Self = Self(999);
 }
 
-/// Error code of a library that is not modelled.
+/// Error code with which the emulator refuses calls to a library that it does not model.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Refusal(c_int);
@@ -63,8 +63,8 @@ export! {
     }
 }
 
-// The functions declare no arguments, although callers pass some. In every C ABI of Unix, the
-// caller removes its arguments after the call.
+// The functions declare no arguments, although callers pass some. The difference is harmless: in
+// every C ABI of Unix, the caller cleans up the arguments after the call.
 macro_rules! refusals {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(

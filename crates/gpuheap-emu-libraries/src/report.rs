@@ -15,14 +15,14 @@ const NAMED: usize = 3;
 /// Number of refused calls, keyed by library and function.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
-/// Pairs of a library, and a note for the report on how the library is modelled.
+/// Notes for the report. Each is a pair: a library, and a text on how the library is modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Largest workspace of the plans that benchmark mode timed, in bytes. The heuristic's choice and
-/// the fastest plan are not counted.
+/// Largest workspace, in bytes, of the plans that PyTorch's benchmark mode only times. The
+/// heuristic's choice and the fastest plan do not count, because programs also run these plans.
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
-/// Records the workspace of a plan that benchmark mode timed, in bytes.
+/// Records the workspace, in bytes, of a plan that PyTorch's benchmark mode only times.
 pub(crate) fn timed_workspace(bytes: u64) {
     write_at_exit();
     TIMED.fetch_max(bytes, Ordering::Relaxed);

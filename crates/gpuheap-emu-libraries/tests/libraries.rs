@@ -72,8 +72,8 @@ fn cudnn_reports_workspaces_and_weights() {
 fn libraries_take_measured_memory() {
     let reports = tempfile::tempdir().unwrap();
     let libraries = [&library::LIBRARIES, &library::LIBCUDA];
-    // The granules were measured on two H200 after each call. The first call also loads PyTorch's
-    // kernels, which take 46 granules.
+    // Each entry has a call's result code, and the granules (2 MiB) that the call took on two H200.
+    // The first call also loads PyTorch's kernels: they take 46 granules.
     let expected = "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
          further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\

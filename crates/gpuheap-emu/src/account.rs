@@ -37,7 +37,7 @@ pub struct Account {
     threads: Mutex<()>,
 }
 
-/// Memory of one process, as its slot in an account file states.
+/// Memory of one process, as read from the process's slot in the account file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// ID of the process that took the slot. It may have ended if a forked child still holds the
@@ -148,8 +148,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots, and the entry of this process's slot `own`. A process
-/// cannot query its own lock.
+/// Returns the entries of the slots that other processes have locked, and of slot `own`. `own` is
+/// this process's slot: a process cannot query its own lock.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) checks: bool,
     /// Fork count at the driver's initialisation, plus 1; 0 before the initialisation.
     initialised_in: AtomicU64,
-    /// Figure that grows when the peak memory of a device grows.
+    /// Number that grows when the peak of a device grows, so that a reader needs no lock to see it.
     pub(crate) peak_mark: AtomicU64,
     /// Number of driver calls that were refused because this process is a forked child.
     refused: AtomicU64,
@@ -170,9 +170,9 @@ impl Emulator {
         }
     }
 
-    /// Marks a range of device memory as never written, unless one copy or fill has written the
-    /// whole range since the last launch. A framework calls this after each kernel or copy that
-    /// changed the range in place.
+    /// Forgets the content of a range of device memory: marks it as never written. If one copy or
+    /// fill wrote the whole range since the last launch, keeps the content. A framework calls this
+    /// after each kernel or copy that changed the range in place.
     pub fn changed(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::changed") {
             call.change(address, bytes);
@@ -358,7 +358,8 @@ fn start_worker(shared: &Arc<Shared>) {
                 return;
             }
             if call.state.pending == 0 {
-                // The wait is bounded, because the worker keeps the emulator alive while it waits.
+                // During the wait, the worker's reference keeps the emulator alive. So the wait
+                // ends after a while, and the worker checks whether the emulator was dropped.
                 shared.changed.wait_for(&mut call.state, 50 * ROUND);
                 last = Instant::now();
                 continue;

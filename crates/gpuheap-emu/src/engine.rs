@@ -128,7 +128,7 @@ impl Call<'_> {
         start.saturating_add(nanoseconds(lag))
     }
 
-    /// Does the queued work that the schedule picks for one driver call.
+    /// Does queued work at a driver call. The schedule decides how much work.
     pub(crate) fn progress(&mut self) {
         match self.state.options.schedule {
             Schedule::Immediate => self.run_ready(),
@@ -199,7 +199,7 @@ impl Call<'_> {
         self.state.clock = self.state.clock.max(now);
     }
 
-    /// Does one piece of ready work of each stream, for the worker.
+    /// Does each stream's first queued work, if that work is ready. The worker thread calls this.
     pub(crate) fn run_one_round(&mut self) {
         for stream in self.state.active.clone() {
             if self.state.first_is_ready(stream) {
@@ -208,7 +208,8 @@ impl Call<'_> {
         }
     }
 
-    /// Does one step towards the last work in `wanted`, unless that work is done.
+    /// Takes the last entry of `wanted`, and does the first queued work of the entry's stream. If
+    /// that work waits for other unfinished work, adds the other work to `wanted` instead.
     fn step(&mut self, wanted: &mut Vec<OpRef>) {
         let Some(&OpRef { stream, .. }) = wanted.last() else { return };
         let Some(found) = self.state.streams.at(stream) else { return };
@@ -228,8 +229,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Goes from `op` to the unfinished work that `op` waits for, and so on, until a piece is
-        // ready. Does that piece. Does not wait for a running callback.
+        // Follows the chain of unfinished work for which `op` waits, until a piece of work is
+        // ready, and does that piece. Does not wait for a running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {
@@ -297,8 +298,7 @@ impl Call<'_> {
         match work {
             Work::Callback(callback) => self.call_host(stream, callback),
             work => {
-                // The work leaves the queue before it is performed, because a free of pool memory
-                // counts as done once it has left the queue.
+                // The queue keeps its entry until `pop_first`. Until then, the work is not done.
                 self.perform(OpRef { stream, id }, work);
             }
         }

@@ -111,8 +111,8 @@ impl Fault {
         self
     }
 
-    /// Also loses the calling thread's context, as an illegal address does. Until the context is
-    /// destroyed or reset, every later call in it returns the same code.
+    /// Makes the failing call also lose the calling thread's context, as an illegal address does.
+    /// Until the context is destroyed or reset, every later call in it returns the same code.
     pub fn context_lost(mut self) -> Fault {
         self.context_lost = true;
         self

@@ -50,7 +50,8 @@ pub enum FindingKind {
 /// makes millions of findings, and the first findings suffice to find the mistake.
 const FINDINGS: usize = 1000;
 
-/// The first findings of an emulator, and the number of findings dropped after them.
+/// The first [`FINDINGS`] findings of an emulator about the program, and the number of later
+/// findings that were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     kept: Vec<Finding>,

@@ -71,7 +71,8 @@ pub enum Kernels {
     NoOp,
 }
 
-/// Time at which queued work is done. In every schedule, a call that waits for work first does it.
+/// Time at which queued work is done. In every schedule, a call that waits for work does the work
+/// before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Work is done immediately, in the call that enqueues it.

@@ -78,7 +78,8 @@ fn wsl2_has_no_host_pools() {
     }
 }
 
-/// As on a real device, a faulty program may use pool memory after its free.
+/// As on a real device, memory of a host pool stays mapped after its free while work is queued. So
+/// a faulty copy that runs after the free does not crash.
 #[test]
 fn freed_host_memory_readable_until_done() {
     let devices = vec![Profile::with_memory(4 * GIB)];
@@ -226,8 +227,8 @@ fn primary_context_stays_whatever_is_detached() {
     ok!(gpu, cuMemAlloc_v2(&mut 0, 64));
 }
 
-/// Returns the indices of the devices that `list` shows on a machine with three devices, or the
-/// code of `cuInit`.
+/// Returns the indices of the devices that are visible with `CUDA_VISIBLE_DEVICES` set to `list`,
+/// on a machine with three devices. If `cuInit` fails, returns its code.
 fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     let three = [1, 2, 3].map(|gib| Profile::with_memory(gib * GIB)).to_vec();
     let options = Options { devices: three, ..Options::default() }.with_visible_devices(list);
@@ -260,7 +261,8 @@ fn visible_devices_keep_their_uuid() {
         (&format!("{UUID}00000001"), vec![1]),
         (&format!("{UUID}00000001f,{UUID}00000000"), vec![1, 0]),
         (&UUID.to_lowercase().replace("gpu", "GPU").replace("7500", "750000000002"), vec![2]),
-        // The list ends before the first entry that names no device, or that has another form.
+        // The list ends before an entry that names no device. It also ends where ordinals change to
+        // UUIDs or the reverse.
         ("1,7,0", vec![1]),
         (&format!("{UUID}00000002,0"), vec![2]),
         (&format!("1,{UUID}00000002"), vec![1]),

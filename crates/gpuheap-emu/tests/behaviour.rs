@@ -138,7 +138,7 @@ fn usage_names_each_owner() {
     ok!(gpu, cuMemFree_v2(block));
     ok!(gpu, cuMemRelease(handle));
     ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
-    // The context's own memory is freed. The default pool outlives the context.
+    // The context's own memory is freed, although the default pool outlives the context.
     assert_eq!(gpu.usage(0).context, 0);
 }
 
@@ -337,8 +337,8 @@ fn freed_pool_memory_moves_between_streams() {
     let (mut a, mut b) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
-    // The stream of the free can reuse the memory immediately. Another stream can reuse it only
-    // after the free is done.
+    // Stream `one` freed the memory, so it can reuse the memory immediately. Stream `two` can reuse
+    // it only after the free is done.
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
     assert_eq!(call!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two)), OUT_OF_MEMORY);
@@ -537,8 +537,8 @@ fn callback_wait_holds_no_lock() {
     ok!(gpu, cuStreamQuery(stream));
 }
 
-/// A fault with the code for success changes nothing. If it made the call do nothing, the caller
-/// might build a slice from a pointer that was never written.
+/// A planned fault with the code for success is ignored. If the call were skipped instead, the
+/// caller might build a slice from a pointer that was never written.
 #[test]
 fn a_planned_success_is_no_fault() {
     let gpu = start(Options::default());

@@ -91,7 +91,7 @@ fn overlapping_blocks_are_both_named() {
         }
         checks.note(BlockEvent::Allocated, &block(second));
     };
-    // The second block starts at the last byte of the first block's rounding, in the middle of the
+    // The second block starts at the last byte of the first block's padding, in the middle of the
     // first block, or at its start.
     for second in [1023, 512, 0] {
         expect(&[FindingKind::OverlappingBlocks], |scene| {
@@ -107,8 +107,8 @@ fn overlapping_blocks_are_both_named() {
     expect(&[], |scene| tell(scene, 1024, false));
 }
 
-/// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
-/// does not wait for the legacy default stream (measured on an H200, driver 580).
+/// Work on a blocking stream waits for the legacy default stream. But a host that synchronizes the
+/// blocking stream does not wait for the legacy stream's work (measured on an H200, driver 580).
 #[test]
 fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {
@@ -417,8 +417,8 @@ fn unknown_kernel_is_refused() {
     });
 }
 
-/// Returns a launch that negates the first bytes of the block and writes the results to the block's
-/// second half.
+/// Returns one launch. It negates the first bytes of the block, and writes the results to the
+/// block's second half.
 fn negate(block: CUdeviceptr, count: usize) -> Vec<Launch> {
     unary(Unary::Negate, Type::I8, count, block + CHUNK as u64 / 2, block)
 }

@@ -272,8 +272,8 @@ fn fat_binary_of_three(compressed: u64) -> Vec<u8> {
     [&FAT_BINARY[..8], &size, &entries].concat()
 }
 
-/// Launches the kernel `three` with one address as its first argument, and another address in its
-/// structure.
+/// Launches the kernel `three` with `first` as its first argument. Its third argument is a
+/// structure that contains `inner`.
 fn launch_three(gpu: &Emulator, function: CUfunction, stream: CUstream, first: u64, inner: u64) {
     let (mut first, mut number, mut structure) = (first, 5_u32, [9, inner]);
     let mut arguments =
@@ -347,7 +347,7 @@ fn kernel_changes_its_block_alone() {
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
     assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
-    // If no block is known at an address, the allocation counts as changed from there on.
+    // If no block is known at an address, the bytes from it to the allocation's end are forgotten.
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
     assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);
@@ -379,11 +379,11 @@ fn reported_change_reads_zero_after_launches() {
     let gpu = no_op();
     let function = load(&gpu, CUBIN, c"any");
     let blocks = [0; 2].map(|_| allocate(&gpu, 512));
-    // A framework also reports its own copies as changes. The emulator keeps the copied bytes.
+    // A framework reports its own copies as changes too, but the emulator keeps the copied bytes.
     upload(&gpu, &blocks);
     gpu.changed(blocks[0], 4);
     assert_eq!(read(&gpu, &blocks), [7, 7]);
-    // The copy wrote only 4 of these 8 bytes, so the emulator forgets all of them.
+    // The copy wrote only 4 of the 8 bytes of this change, so the emulator forgets the range.
     gpu.changed(blocks[0], 8);
     assert_eq!(read(&gpu, &blocks), [0, 7]);
     assert_eq!(launch(&gpu, function, 1, 1), OK);

@@ -240,8 +240,8 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // If a step in between allocated a buffer anew, the two steps may use different memory, so
-        // the missing wait may leave no conflict.
+        // The test leaves out one wait, so that two steps are unordered. If a step in between
+        // allocated the buffer anew, the two steps may use different memory and not conflict.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

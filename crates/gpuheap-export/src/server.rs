@@ -116,7 +116,8 @@ fn accept(listener: &TcpListener, current: &Current) {
     let clients: Arc<Mutex<Clients>> = Arc::default();
     loop {
         let Ok((stream, peer)) = listener.accept() else {
-            // File descriptors or memory ran out, or the client closed its connection.
+            // `accept` fails if file descriptors or memory ran out, or if the client closed its
+            // connection. The pause keeps the loop from using a whole core while the failure lasts.
             thread::sleep(Duration::from_millis(50));
             continue;
         };

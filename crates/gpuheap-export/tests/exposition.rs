@@ -57,7 +57,7 @@ fn program(pid: u32, name: &str, lines: &[&str]) -> Value {
     })
 }
 
-/// Returns a machine without a GPU, on which `programs` publish.
+/// Returns a machine without a GPU, on which `programs` publish the status of their heaps.
 fn published(programs: &[Value]) -> Recording {
     let lines: String = programs.iter().map(|program| format!("{program}\n")).collect();
     recording("no_gpu").with("programs", &lines)

@@ -94,7 +94,8 @@ impl NumberType {
         Some(if bits & top == 0 { bits | top } else { !bits & (top | (top - 1)) })
     }
 
-    /// Inverse of [`ordered`](NumberType::ordered): writes the number that became this integer.
+    /// Inverse of [`ordered`](NumberType::ordered): converts the integer back to the number, and
+    /// appends the number's bytes to `into`.
     pub(crate) fn restore(self, ordered: u64, into: &mut Vec<u8>) {
         let top = 1_u64 << (8 * self.size() - 1);
         let bits = match self {
@@ -248,7 +249,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Returns the code in row `row` of a column of codes; `None` if it is negative.
+/// Returns the code that a column of codes has in row `row`; `None` if that code is negative.
 pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
     let ordered = of.ordered(&bytes[row * of.size()..][..of.size()])?;
     let top = 1_u64 << (8 * of.size() - 1);

@@ -11,7 +11,7 @@ use crate::keys::Keys;
 pub enum Missing {
     /// The rows belong to no group.
     LeftOut,
-    /// Missing values are equal to each other, and are ordered after all other values.
+    /// The rows form groups: missing values equal each other, and follow all other values.
     Group,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn number(
     let mut all = number_column(first, missing)?;
     for column in others {
         let (codes, firsts) = number_column(column, missing)?;
-        // Numbers sort like the values they stand for, so pairs of numbers sort like keys.
+        // Codes have the order of their values, so pairs of codes have the order of keys.
         let pairs = |row: usize| match (all.0[row], codes[row]) {
             (LEFT_OUT, _) | (_, LEFT_OUT) => None,
             (one, other) => Some(u64::from(one) * firsts.len() as u64 + u64::from(other)),

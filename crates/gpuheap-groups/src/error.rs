@@ -15,7 +15,8 @@ pub enum Error {
     Spill {
         /// Folder of the file.
         folder: PathBuf,
-        /// Bytes written before a write failed, or bytes of all temporary files if a read failed.
+        /// If a write failed, the bytes written before. If a read failed, the bytes of all
+        /// temporary files.
         bytes: u64,
         /// Error of the system.
         error: io::Error,

@@ -7,7 +7,7 @@ use crate::error::{Error, room};
 const PRESENT: u8 = 1;
 /// First byte of a missing value. It is larger than `PRESENT`, so missing values are last.
 const MISSING: u8 = 2;
-/// Byte that marks the 0 before it as part of a text. Before any other byte, a 0 ends the text.
+/// Byte that is written after each 0 within a text. A 0 before any other byte ends the text.
 const ESCAPED: u8 = 0xff;
 
 /// Distinct keys in ascending order. Each key has one value of each column. The keys are kept as

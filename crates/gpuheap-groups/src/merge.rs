@@ -148,14 +148,14 @@ impl Merged {
 pub struct Groups {
     of: Arc<Merger>,
     files: Vec<Cursor>,
-    /// Index of the group that `advance` reads next from the run in host memory.
+    /// Index of the group that `advance` reads next, in the sorted run that is kept in host memory.
     next: usize,
     /// The key of each run's next group, and the run's index. The run in memory has the largest
     /// index. Equal keys are merged in the order in which their batches were added.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
-/// Run in a temporary file that is being read, and the last group that was read from the file.
+/// A reader of one sorted run in a temporary file, and the last group that was read.
 struct Cursor {
     run: RunReader,
     key: Vec<u8>,
@@ -198,7 +198,8 @@ impl Groups {
         }
     }
 
-    /// Reads the next group of run `source`, if one is left, and adds the group's key to `heads`.
+    /// Reads the next group of the sorted run `source`, if a group is left, and adds the group's
+    /// key to `heads`.
     fn advance(&mut self, source: usize) -> Result<(), Error> {
         let Some(file) = self.files.get_mut(source) else {
             let run = self.of.runs.first().filter(|run| self.next < run.keys.len());

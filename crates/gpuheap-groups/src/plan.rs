@@ -122,7 +122,7 @@ impl Plan {
         self.columns.last().map_or(0, |last| last.first + last.parts.len())
     }
 
-    /// Merges the parts `from` into `into`. Both belong to one group; `into` is from earlier rows.
+    /// Merges partial results of one group: adds `from`, of later rows, to `into`, of earlier rows.
     pub(crate) fn merge(&self, into: &mut [u64], from: &[u64]) {
         for column in &self.columns {
             let range = column.first..column.first + column.parts.len();
@@ -180,7 +180,8 @@ impl ColumnPlan {
         if before == 0 {
             return into.copy_from_slice(from);
         }
-        // Takes the distance between the means before `from`'s total is added to `into`.
+        // Merges the squares before the totals are added up below, because the distance between the
+        // two means needs separate totals.
         if let (Some(squares), Some(total)) = (self.place(Part::Squares), self.place(Part::Total)) {
             let mean = |side: &[u64], count: u64| f64::from_bits(side[total]) / count as f64;
             let distance = mean(from, more) - mean(into, before);

@@ -62,8 +62,8 @@ impl Run {
     }
 }
 
-/// A run in a temporary file without a name. The file is deleted when the run is dropped or the
-/// process ends.
+/// A sorted run of groups, in a temporary file without a name. The file is deleted when the run is
+/// dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct SpilledRun {
     file: Arc<File>,
@@ -104,7 +104,7 @@ pub(crate) struct RunReader {
 }
 
 impl RunReader {
-    /// Reads the next group into `key` and `state`. Returns `false` at the end of the run.
+    /// Reads the sorted run's next group into `key` and `state`. Returns `false` at the run's end.
     pub(crate) fn next(&mut self, key: &mut Vec<u8>, state: &mut [u64]) -> io::Result<bool> {
         if self.file.fill_buf()?.is_empty() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Compares numbered keys and groups of several batches with the maps of the standard library.
+//! Tests the numbering of keys, and groups of several batches, against the standard library's maps.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
@@ -235,7 +235,7 @@ fn codes_stand_for_dictionary_values() {
     let codes = [0_i8, 1, 2, -1, 5].map(|code| code as u8);
     let column = Column::codes(NumberType::I8, &codes, dictionary.clone(), None).unwrap();
     let dense = factorize(&[column], Missing::Group).unwrap();
-    // Rows 0 and 2 have the same text. The last two codes are not in the dictionary.
+    // Rows 0 and 2 have the same text. The codes of rows 3 and 4 are not in the dictionary.
     assert_eq!(dense.codes, [1, 0, 1, 2, 2]);
     let keys = dense.keys.columns(&[KeyType::Text]).unwrap();
     assert_eq!(keys[0].values, b"xy");

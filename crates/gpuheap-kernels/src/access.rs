@@ -144,7 +144,7 @@ impl Region {
         self.axes.iter().fold(1, |runs: u64, (count, _)| runs.saturating_mul(*count))
     }
 
-    /// Calls `each` with the address of every run.
+    /// Calls `each` with the start address of every run of adjacent bytes.
     pub fn for_each_run(&self, mut each: impl FnMut(u64)) {
         let axis =
             |&(count, stride): &(u64, i64)| Axis { length: count as usize, strides: [stride, 0] };
@@ -162,7 +162,7 @@ impl Region {
             if length == 0 {
                 region.run = 0;
             } else if stride == 0 || length == 1 {
-                // An axis of stride 0 (broadcast) or of length 1 adds no further bytes.
+                // The axis has stride 0 (broadcast) or length 1, and adds no bytes to the region.
             } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
                 region.run = region.run.saturating_mul(length);
             } else {
@@ -188,8 +188,8 @@ pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }
 
-/// Returns the axes that `words` contains, with lengths in elements. In `words`, the length of the
-/// innermost axis counts groups of `each` elements.
+/// Reads the axes from the arguments of a strided kernel, and returns them in elements. In `words`,
+/// one step along the innermost axis covers `each` elements.
 pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     let mut axes = axes(words);
     if let Some(inner) = axes.last_mut() {

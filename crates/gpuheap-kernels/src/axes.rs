@@ -22,7 +22,7 @@ pub(crate) struct Axis {
 }
 
 /// Part of an operation's elements. `first` is the row-major index of the part's first element, and
-/// `offsets` are the element's byte offsets in the two arrays. The outermost axis is the first.
+/// `offsets` are that element's byte offsets in both arrays. `axes` has the outermost axis first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) first: usize,
@@ -120,7 +120,7 @@ impl Piece {
             addresses[0].wrapping_add_signed(self.offsets[0]),
             addresses[1].wrapping_add_signed(self.offsets[1]),
         ];
-        // The innermost axis comes first, because the kernel divides in that order.
+        // The kernel divides an index by the innermost length first, so that axis comes first.
         for axis in self.axes.iter().rev() {
             let (factor, shift) = divider(axis.length as u32);
             words.extend([

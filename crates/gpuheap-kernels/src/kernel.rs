@@ -186,7 +186,8 @@ impl Kernel {
     }
 }
 
-/// Word in place of the values' type, in the name of a kernel that only counts rows by key.
+/// Word for "no values" in the name of a kernel that counts the rows of each key. In other names,
+/// the type of the values stands there.
 const ROWS: &str = "rows";
 
 fn parse_unit(word: &str) -> Option<usize> {

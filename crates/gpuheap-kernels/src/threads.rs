@@ -4,15 +4,14 @@ use crate::Type;
 
 /// Number of threads in a block, for every kernel.
 pub const BLOCK: u32 = 256;
-/// Maximum number of blocks of a kernel whose threads loop over elements. So many blocks fill every
-/// device many times over, so the wait for the last blocks is short.
+/// Maximum number of blocks of a kernel whose threads loop over elements. This number fills every
+/// device many times over, so little time is lost while only the last blocks run.
 const MOST_BLOCKS: u64 = 1 << 15;
 
 /// Number of elements that a thread of a strided kernel handles at a time. The elements are
 /// [`BLOCK`] apart. The thread issues all loads before it waits for the first.
 pub(crate) const STRIDED_EACH: u64 = 4;
-/// Number of bytes that a lane of a reduction reads at a time. A thread loads them with one
-/// instruction.
+/// Number of bytes that a thread of a reduction loads with one instruction.
 pub(crate) const VECTOR: usize = 16;
 /// Numbers of bytes that a copy can move at a time. A copy uses the largest number that alignment
 /// and length allow.

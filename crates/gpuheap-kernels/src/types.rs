@@ -72,7 +72,7 @@ worded! {
 }
 
 worded! {
-    /// A comparison of two values, with the result of Rust's operator.
+    /// A comparison of two values. It gives the same result as Rust's operator.
     pub enum Comparison {
         /// `a == b`.
         Equal = "equal",
@@ -122,13 +122,13 @@ worded! {
     pub enum Fold {
         /// Number of values, as `U64`.
         Count = "count",
-        /// Sum, of the type of [`Reduction::Sum`].
+        /// Sum, in the result type of [`Reduction::Sum`].
         Sum = "sum",
         /// Sum of the squared distances from the group's mean, as `F64`.
         Squares = "squares",
-        /// Smallest value, of [`Reduction::Sum`]'s type. NaN is left out; -0.0 is less than 0.0.
+        /// Smallest value, in the result type of [`Reduction::Sum`]. Skips NaN; -0.0 is below 0.0.
         Min = "min",
-        /// Largest value, of [`Reduction::Sum`]'s type. NaN is left out; -0.0 is less than 0.0.
+        /// Largest value, in the result type of [`Reduction::Sum`]. Skips NaN; -0.0 is below 0.0.
         Max = "max",
     }
 }

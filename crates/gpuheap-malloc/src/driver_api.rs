@@ -1,5 +1,5 @@
-//! Replaces functions of the CUDA driver. The CUDA runtime calls them too. While the runtime serves
-//! a call that `runtime_api` passed on, the driver serves the runtime's calls.
+//! Replaces functions of the CUDA driver. The CUDA runtime calls them too. While the real runtime
+//! runs a function that `runtime_api` passed on to it, its calls go on to the real driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -95,7 +95,8 @@ pub(crate) fn cuGetProcAddress_v2(
     code
 }
 
-/// Calls `serve`, but not while the runtime serves a call that `runtime_api` passed on.
+/// Calls `serve`, unless the real runtime makes this call in a function that `runtime_api` passed
+/// on to it. Returns `None` then, so that the call goes to the driver.
 fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }

@@ -5,17 +5,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
 
-/// Requested bytes of allocations that `cuMemAlloc` made, without stream order. A pool's figures
-/// exclude these bytes, because the driver would not take them from a pool.
+/// Requested bytes of the allocations that `cuMemAlloc` made. They have no stream order, and the
+/// driver would not take them from a pool. So a pool's figures exclude these bytes.
 #[derive(Default)]
 pub(crate) struct PlainBytes {
     live: AtomicU64,
-    /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
-    /// heap's cache, and does not count as memory of the driver's pool.
+    /// High-water mark of `live` since the last trim. The heap's cache keeps freed memory up to
+    /// this mark, so that much reserved memory does not count as memory of the driver's pool.
     peak: AtomicU64,
-    /// `true` from a trim until the next stream-ordered allocation. A trim returns all memory
-    /// except granules that contain an allocation of `cuMemAlloc`. So if no stream-ordered memory
-    /// is live, the remaining bytes do not count as memory of the pool.
+    /// `true` from a trim until the next stream-ordered allocation. After a trim, only granules
+    /// with a live allocation remain. If no stream-ordered memory is live, all of these granules
+    /// belong to `cuMemAlloc`, and do not count as memory of the pool.
     is_trimmed: AtomicBool,
 }
 
@@ -45,9 +45,9 @@ impl PlainBytes {
     }
 }
 
-/// High-water marks of the heap since the program reset them, and the heap's first soft limit. For
-/// the program, they are marks and the release threshold of the driver's pool that the heap
-/// replaces.
+/// High-water marks of the heap since the program reset them, and the heap's first soft limit. The
+/// heap replaces a pool of the driver. So the program sees them as the pool's high-water marks and
+/// its release threshold.
 pub(crate) struct Marks {
     /// Soft limit with which the heap was opened. A release threshold replaces this limit.
     soft_limit: Option<u64>,

@@ -48,8 +48,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // If the program may still find a driver in other folders or under another name, only
-    // `report_at_exit` writes the message on a missing driver.
+    // Writes the message on a missing driver now only if the program cannot find a driver in other
+    // folders or under another name. Otherwise, `report_at_exit` writes it.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)
@@ -143,7 +143,7 @@ fn say_absent(reason: &str) {
     messages::write(&text);
 }
 
-/// Returns `true` at the first call in the process, so that one message is written.
+/// Returns `true` only at the first call in the process, so that only one message is written.
 fn first() -> bool {
     !SAID.swap(true, Ordering::Relaxed)
 }

@@ -1,5 +1,5 @@
-//! Makes a function `real::NAME` for each function of CUDA that this library calls. `CATCHER` finds
-//! this library's own function that replaces a function of CUDA.
+//! Makes a function `real::NAME` for each CUDA function that this library calls. `real::NAME` calls
+//! CUDA's own function. `CATCHER` maps names to the functions that replace CUDA's functions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

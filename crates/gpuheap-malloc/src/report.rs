@@ -34,7 +34,8 @@ extern "C" fn at_exit() {
         let past = resets::all();
         let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
-        // The settings were already read at the first CUDA call that was served or counted.
+        // In a process that used CUDA, an earlier call has read the settings. Other processes do
+        // not read them at their exit.
         if (is_used || is_served)
             && let Some(settings) = settings::get()
         {

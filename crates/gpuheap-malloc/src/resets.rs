@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpuheap::{Heap, Tracking};
 use gpuheap_driver::CUdevice;
 
-/// Counts of one device's resets, and sums over the heaps that these resets ended.
+/// Number of resets of one device, and summed statistics of the heaps that these resets ended.
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,
@@ -32,7 +32,7 @@ pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the statistics of a heap. Call it before the reset of the device frees the heap's memory.
+/// Adds the statistics of a heap. Call it before the device's reset: the reset ends the heap.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;
@@ -49,7 +49,7 @@ pub(crate) fn add(device: CUdevice, heap: &Heap) {
     past.leaks = leaks.or(past.leaks.take());
 }
 
-/// Returns the counts of all devices that were reset.
+/// Returns the figures of each device that was reset.
 pub(crate) fn all() -> BTreeMap<CUdevice, Resets> {
     all_locked().clone()
 }

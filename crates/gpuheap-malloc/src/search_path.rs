@@ -29,8 +29,9 @@ unsafe extern "C" fn visit(
     const NULL: usize = 0;
     const RPATH: usize = 15;
     const RUNPATH: usize = 29;
-    // SAFETY: the loader passes a description that is valid during the call, and the pointer to the
-    // `Object` from `brings_folders`. The dynamic section is loaded, and ends with a null tag.
+    // SAFETY: the loader passes a description of a loaded object, valid during the call. It also
+    // passes the pointer to an `Object` that it got from `brings_folders`. The dynamic section is
+    // loaded, and ends with a null tag.
     unsafe {
         let (info, object) = (&*info, &mut *object.cast::<Object>());
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));

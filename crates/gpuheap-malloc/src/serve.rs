@@ -14,10 +14,11 @@ use crate::devices::{self, Served, live, raw};
 use crate::table::Out;
 use crate::{counts, real, settings};
 
-/// Stream order of an allocation or a free.
+/// Order of an allocation or a free relative to the work on streams.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// No stream order. All streams can use the memory immediately. A free comes after all work.
+    /// No stream order. All streams can use the memory immediately. Freed memory is reused only
+    /// after all work so far.
     Plain,
     Stream(CUstream),
 }
@@ -114,8 +115,8 @@ fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     if is_done { Ok(()) } else { served.plain.synchronize() }
 }
 
-/// Frees memory. Returns `None` if the memory is not from a heap and the call is to be passed on.
-/// The program has ordered its work on the memory before the free, as CUDA requires.
+/// Frees memory. If the memory is not from a heap, returns `None`, and the caller passes the call
+/// on. The program has ordered its work on the memory before the free, as CUDA requires.
 pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
     if address == 0 {
         return None;
@@ -124,8 +125,8 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         served.find(address, order.is_plain()).map(|allocation| (served, allocation))
     });
     let Some((served, allocation)) = found else {
-        // If a heap holds `address` as an allocation of the driver, a free by the driver would free
-        // the heap's memory.
+        // A heap may have taken `address` from the driver for itself. The driver must not free that
+        // memory for the program, so the free is refused.
         let is_heaps = devices::all().any(|served| served.heap.holds(address));
         return is_heaps.then(|| {
             counts::count_refused_free();
@@ -177,8 +178,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // The wait of `Device::synchronize` would break a capture on another stream. A free by the
-    // driver waits too, but respects the capture's mode. So a byte is allocated and freed to wait.
+    // `Device::synchronize` would break a capture on another stream. The driver's `cuMemFree` waits
+    // for the device too, but respects the capture's mode. So allocates and frees a byte.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -227,8 +228,8 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
-        // The heap refuses the announcement if the stream is capturing. If earlier work on the
-        // stream failed, the announcement may fail once, and succeed after `retire_all`.
+        // A heap refuses the announcement while the stream is capturing. If earlier work on the
+        // stream failed, the first announcement may fail, and one after `retire_all` succeed.
         announce() || (served.heap.retire_all().is_ok() && announce())
     })
 }

@@ -24,8 +24,8 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `per_thread SYMBOL`: calls the module's function `SYMBOL`, with the thread's own default
 ///   stream instead of the null stream.
 ///
-/// Every function returns a `CUresult`. The runtime's error codes that this library returns have
-/// the same numbers in the driver.
+/// Every function returns a `CUresult`, also in the runtime: the error codes that this library
+/// returns have the same numbers there.
 macro_rules! interposed_functions {
     ($callback:path) => {
         $callback! {

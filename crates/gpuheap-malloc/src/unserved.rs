@@ -11,8 +11,8 @@ use crate::settings;
 /// Kind of memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// Memory from a call that heaps usually serve. The program had made the context itself, the
-    /// stream was capturing a graph, or the heap had refused the request.
+    /// Memory from a call that heaps usually serve. No heap served it, because the program made the
+    /// context, the stream was capturing a graph, or the heap refused the request.
     Unserved,
     Managed,
     Pitched,

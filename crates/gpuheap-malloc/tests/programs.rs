@@ -229,8 +229,8 @@ fn missing_driver_is_reported_once() {
             let printed = String::from_utf8(output.stdout).unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(printed, "35 35, last 0\n", "{said}");
-            // If a driver exists elsewhere, the program could still load it. The drop-in then
-            // reports only at the exit, and an aborted program has no exit.
+            // If a driver exists in another folder, the program could still load it. So the drop-in
+            // reports only at the exit, and an aborted program never gets there.
             let is_deferred = has_driver() && is_static && end == "aborts";
             assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
             if is_deferred {
@@ -246,7 +246,7 @@ fn missing_driver_is_reported_once() {
     }
 }
 
-/// The executable names its folder for the loader to search, and that folder has a driver.
+/// The executable has its own folder in its run path, and that folder has a driver.
 #[test]
 fn driver_in_programs_folder_is_found() {
     let mut run = without_driver_run("no_driver_with_folder", "returns").always();
@@ -259,7 +259,7 @@ fn driver_in_programs_folder_is_found() {
 #[test]
 fn line_for_emulated_driver_runs() {
     if has_driver() {
-        // If the machine has a driver, the message names its file, and no emulated driver.
+        // If the machine has a driver, the message names this driver's file, not an emulated one.
         let (_, said) = without_driver_run("no_driver", "returns").get();
         assert!(said.contains("is there; for the loader to find it, type\n"), "{said}");
         return;
@@ -474,8 +474,8 @@ fn each_device_has_a_heap() {
     let devices = "256MiB,256MiB";
     let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
     assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
-    // If the process sees two devices, the pool is `split`. The pool takes segments of 20 MiB that
-    // peers can access.
+    // With two devices, each heap has a `split` pool, because peers can access its segments. Each
+    // of the two heaps takes a segment of 20 MiB.
     assert_eq!(said.matches("taken from the device 20 MiB at most").count(), 2, "{said}");
     assert!(said.contains("cuda:1: 1 allocation is live, 2 MiB\n  allocated 2 times"), "{said}");
 }

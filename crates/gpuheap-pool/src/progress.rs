@@ -1,9 +1,9 @@
 //! Progress of streams that is known from the program's own waits.
 //!
-//! A context counts *moments*: each wait of the host begins a moment, and each event marks a
-//! moment. If a wait completes, a free that was made in an earlier moment is completed too. A wait
-//! costs two additions, and a free costs one load. Neither takes a lock. Heaps check for completed
-//! frees only after progress was noted.
+//! A context counts *moments*: each wait of the host and each recorded event advances the count.
+//! Once a wait, or a wait for an event, completes, all frees made in earlier moments are completed
+//! too. A wait costs two additions, and a free costs one load. Neither takes a lock. Heaps check
+//! for completed frees only after progress was noted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,11 +14,11 @@ pub struct Moments {
     last: AtomicU64,
     /// Number of times that work became known to be completed.
     changes: AtomicU64,
-    /// Moment before which the context's whole work is completed.
+    /// Moment for which all work enqueued earlier in the context is completed.
     completed: Completed,
 }
 
-/// Moment before which a stream's work is known to be completed.
+/// Moment for which all work enqueued earlier on a stream is known to be completed.
 #[derive(Debug, Default)]
 pub struct Completed(AtomicU64);
 
@@ -29,8 +29,8 @@ impl Moments {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// Begins a moment and returns its number. Work enqueued on a stream before this call belongs
-    /// to an earlier moment.
+    /// Advances the count of moments, and returns the new moment. Work enqueued on a stream before
+    /// this call belongs to an earlier moment.
     pub fn begin(&self) -> u64 {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -47,20 +47,20 @@ impl Moments {
         self.complete(&self.completed, moment);
     }
 
-    /// Returns the moment before which the stream's work is completed.
+    /// Returns a moment. The stream's work that was enqueued before that moment is completed.
     #[inline]
     pub fn completed(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
-    /// Returns the moment before which the stream's work is completed, as shown by waits for this
-    /// stream. Ignores waits for the whole context.
+    /// Returns a moment. Waits for the stream itself, not for the whole context, have shown that
+    /// its work enqueued before that moment is completed.
     #[inline]
     pub fn completed_by_itself(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst)
     }
 
-    /// Returns the moment before which the work of all streams is completed.
+    /// Returns a moment. The work of all streams that was enqueued before that moment is completed.
     #[inline]
     pub fn completed_by_all(&self) -> u64 {
         self.completed.0.load(Ordering::SeqCst)

@@ -21,7 +21,7 @@ pub struct AllocStats {
     /// at most 1.25 times the bytes that all threads together may cache:
     /// `HeapBuilder::thread_cache` for each thread and stream.
     pub live_peak: u64,
-    /// Bytes taken from the driver and not given back. Counts the bytes that the heap requested.
+    /// Bytes taken from the driver and not given back, as requested. The driver may round them up.
     pub taken: u64,
     /// Number of allocations ever made, also of zero bytes.
     pub allocations: u64,
@@ -49,9 +49,8 @@ pub struct RunningStats {
     stats: AllocStats,
     /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
-    /// Margin, in bytes: the most free bytes that a refused request would have left on the device.
-    /// `None` if the driver refused no request, or if a later grant left no more free bytes than
-    /// this.
+    /// Most bytes that a refused request would have left free on the device. `None` if the driver
+    /// refused no request, or if a later grant left as many free bytes or fewer.
     pub refused_margin: Option<u64>,
 }
 
@@ -146,7 +145,7 @@ impl RunningStats {
 }
 
 /// Counts of the calls that a thread made without the heap's lock. The thread adds the counts to
-/// the heap's counts and starts again from zero. Differences wrap.
+/// the heap's counts and starts again from zero. A negative increase wraps.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// Number of allocations, also of zero bytes.
@@ -157,7 +156,7 @@ pub struct Moved {
     pub frees: u64,
     /// Increase of live bytes.
     pub live: u64,
-    /// Increase of live bytes, including the rounding of each allocation.
+    /// Increase of the bytes of live blocks: the live bytes and their rounding.
     pub live_blocks: u64,
     /// Largest increase of live bytes since the thread last added its counts to the heap's counts.
     pub high: u64,

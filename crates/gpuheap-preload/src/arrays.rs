@@ -53,7 +53,7 @@ fn bytes_of_level(shape: &Array3DDescription, level: u32) -> usize {
     bytes_of([half(shape.width), half(shape.height), depth], shape.format, shape.channels)
 }
 
-/// Returns the bytes of an array. A side of 0 does not count.
+/// Returns the bytes of an array. A side of 0 means fewer dimensions, and counts as 1.
 fn bytes_of(sides: [usize; 3], format: c_int, channels: c_uint) -> usize {
     let element = match format {
         0x02 | 0x09 | 0x10 => 2,

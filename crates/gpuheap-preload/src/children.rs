@@ -9,8 +9,9 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Maximum numbers of environment variables and of bytes in `LD_PRELOAD`, copied to the stack.
+/// Maximum number of environment variables in the copy on the stack.
 const VARIABLES: usize = 1024;
+/// Maximum number of bytes of `LD_PRELOAD` in that copy.
 const BYTES: usize = 4096;
 
 const LIST: &[u8] = b"LD_PRELOAD=";
@@ -35,7 +36,7 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     // SAFETY: the program keeps the contract of `execve`. Other libraries that replace `execve`
-    // come before this library, so the kernel is next.
+    // come before this library and have run already, so this calls the kernel directly.
     unsafe {
         with_own(variables, |variables| {
             libc::syscall(libc::SYS_execve, path, arguments, variables) as c_int

@@ -21,8 +21,8 @@ unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(found) = loader::next(c"dlclose") else { return -1 };
     // SAFETY: the loader found its `dlclose` at the address.
     let close = unsafe { std::mem::transmute::<*mut c_void, Close>(found) };
-    // Counts before and after the file is unloaded. The first count outdates all results of `count`
-    // so far. The second outdates results that another thread read before the unloading.
+    // Increases the count before and after the file is unloaded. The first increase outdates all
+    // results of `count` so far. The second outdates results that another thread read in between.
     CLOSES.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the program keeps the contract of `dlclose`.
     let code = unsafe { close(handle) };

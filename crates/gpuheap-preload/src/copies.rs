@@ -122,7 +122,7 @@ pub(crate) fn copied(
 /// memory's kind was recorded, uses that kind.
 fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     if let Some(recorded) = recorded {
-        // On some systems, a read of managed memory by the host would fault.
+        // The host must not read managed memory: on some systems, the read would fault.
         return (recorded, recorded != CopyMemory::Managed);
     }
     match attribute(address, IS_MANAGED) {
@@ -130,7 +130,7 @@ fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
         Err(_) => (CopyMemory::Pageable, false),
         // Unrecorded managed memory is a variable of the program's kernels, or belongs to a pool.
         Ok(managed) if managed != 0 => (CopyMemory::Managed, false),
-        // The memory may be mapped only for devices.
+        // This memory may be mapped only for devices, so it does not count as host memory.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),
         Ok(_) => (CopyMemory::Pinned, false),
     }

@@ -23,8 +23,8 @@ const HASHES: usize = 256;
 /// killed, copies since the last record are lost. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor for the interval at which all sums are recorded. The recording's duration so far,
-/// divided by it, is the least interval. Each site then has about 500 records in a day.
+/// Divisor of the recording's duration so far. The quotient is the least interval between two
+/// records of all sums. So each site has only about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -51,7 +51,7 @@ pub(crate) struct Copies {
     written_ns: u64,
 }
 
-/// Key of a sum: the direction, the host's memory, `true` if asynchronous, and the stack.
+/// Key of a sum: the direction, the kind of host memory, `true` if asynchronous, and the stack.
 type Key = (CopyDirection, CopyMemory, bool, u32);
 
 #[derive(Debug, Default)]

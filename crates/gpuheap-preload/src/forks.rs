@@ -17,7 +17,7 @@ const FIRST: u32 = 1;
 /// miss a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Begins to number processes at the first call. Returns this process's number, like [`count`].
+/// Begins to number forked children, at the first call. Returns this process's number.
 pub(crate) fn watch() -> u32 {
     static MAPPED: Once = Once::new();
     MAPPED.call_once(|| {
@@ -29,7 +29,7 @@ pub(crate) fn watch() -> u32 {
     count()
 }
 
-/// Returns a number that differs between this process and its parent. It is not the process id.
+/// Returns this process's number. It differs from the parent's number, and is not the process id.
 #[inline]
 pub(crate) fn count() -> u32 {
     // SAFETY: the pointer is null or leads to a page that is never unmapped.

@@ -21,8 +21,8 @@ use rustc_hash::FxHashMap;
 /// transformer with 12 layers has some hundreds.
 const KEPT: usize = 1024;
 
-/// Maximum number of stacks that are kept for one stack pointer. Python calls most functions of a
-/// library at one depth, so PyTorch's training step has some dozens for one stack pointer.
+/// Maximum number of kept stacks with the same stack pointer. Python calls most functions of a
+/// library at one depth, so PyTorch's training step has some dozens with one stack pointer.
 const KEPT_AT_ONE: usize = 64;
 
 /// Return address, and the place in the stack that holds it.
@@ -63,15 +63,15 @@ impl Unwound {
     /// Adds a frame by its return address. `stack_pointer` is the stack pointer after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
-        // Leaves out the unwinder's own frames: they have ended when stacks are compared. Leaves
-        // out the outermost frame's null address: it is not stored on the stack.
+        // Leaves out the unwinder's own frames: they no longer exist when a later stack is
+        // compared. Leaves out the outermost frame's null address: it is not stored on the stack.
         if place >= self.stack_pointer && address != 0 {
             self.slots.push(Slot { place, address });
         }
     }
 
     /// Keeps the stack for [`known`], if each return address is at the place that `push` computed.
-    /// An address that a signal interrupted is not: the kernel saved it with the registers.
+    /// In a signal handler, one address is elsewhere: the kernel saved it with the registers.
     pub(crate) fn keep(self) {
         let Some(end) = stack_end(self.stack_pointer) else { return };
         let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
@@ -98,11 +98,11 @@ impl Stacks {
     }
 }
 
-/// If a kept stack at this stack pointer equals the current stack, calls `add` with each of its
-/// return addresses. Otherwise returns `false`.
+/// Looks for a kept stack that equals the current stack at this stack pointer. If found, calls
+/// `add` with its return addresses until `add` returns `false`, and returns `true`.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
     let Some(end) = stack_end(stack_pointer) else { return false };
-    // If another thread holds the lock, or held it at a fork, the caller unwinds the stack instead.
+    // If another thread holds the lock, or held it at a fork, the stack counts as unknown.
     let Ok(known) = KNOWN.try_lock() else { return false };
     let Some(at_one) = known.as_ref().and_then(|known| known.by_pointer.get(&stack_pointer)) else {
         return false;
@@ -111,20 +111,19 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
     let is_same = |found: &&Known| {
         found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
     };
-    // Tries the latest stack first. When it was added, no earlier stack matched, so earlier stacks
-    // are less likely to match now.
+    // Tries the latest stack first. It was added because no earlier stack matched, so it is the
+    // most likely to match again.
     let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true
 }
 
 impl Slot {
-    /// Returns `true` if the place of the return address is below the end of the calling thread's
-    /// stack and still holds that address.
+    /// Returns `true` if the place is in the calling thread's stack and still holds the address.
     fn is_current(&self, end: StackEnd) -> bool {
         let place = std::ptr::with_exposed_provenance::<u64>(self.place);
-        // SAFETY: the thread's stack is mapped from the stack pointer to its end. `Unwound::push`
-        // keeps no place below the stack pointer, and this place is below the end.
+        // SAFETY: the thread's stack is mapped from the stack pointer up to `end`. `Unwound::push`
+        // drops places below the stack pointer. The first condition excludes places beyond `end`.
         self.place <= end.0 - size_of::<u64>() && unsafe { place.read_volatile() == self.address }
     }
 }

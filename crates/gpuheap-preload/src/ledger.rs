@@ -19,8 +19,8 @@ use crate::{forks, settings};
 /// Maximum number of devices that have an account.
 pub(crate) const DEVICES: usize = 64;
 
-/// Maximum number of processes with a separate entry. Later processes share one entry. If one of
-/// these is killed, its bytes stay counted.
+/// Maximum number of processes with a separate entry. Later processes share one entry, so if one of
+/// them is killed, its bytes stay counted.
 const PROCESSES: usize = 255;
 
 /// Number of times that a waiting thread yields. After that, the thread sleeps between attempts. A
@@ -57,8 +57,8 @@ struct Entry {
     accounts: [Account; DEVICES],
 }
 
-/// Bytes of each process, and of all processes together, on each device. Several processes map this
-/// memory.
+/// Bytes of each process, and of all processes together, on each device. Several processes map the
+/// ledger into their memory.
 #[repr(C)]
 pub(crate) struct Ledger {
     /// Value of [`Entry::owner`] for the process that holds the lock; 0 if the lock is free.
@@ -83,8 +83,8 @@ impl Drop for Lock<'_> {
 /// `gpuheap run` makes a file of 512 KiB.
 const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
-/// Place of this process in [`Ledger::entries`]. The upper half is the process's number (`forks`).
-/// The lower half is a state, or the entry's index plus `ENTRY`.
+/// Place of this process in [`Ledger::entries`]. The upper 32 bits are [`forks::count`]. The lower
+/// 32 bits are [`SEARCHED`] during the search for an entry, then `ENTRY` plus the entry's index.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
@@ -98,7 +98,7 @@ static FILE_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 /// Ledger of this process alone.
 static ALONE: Ledger = Ledger::new();
 
-/// Returns the ledger in the settings' file. If no file is set, the ledger is private.
+/// Returns the ledger in the file that the settings name. If they name none, the ledger is private.
 pub(crate) fn get() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(|| {
@@ -190,7 +190,7 @@ impl Ledger {
         Some(self.totals.get(index)?.bytes.load(Ordering::Acquire))
     }
 
-    /// Adds a pending request to an account, unless the account would exceed the limit.
+    /// Counts `bytes` of a pending request in an account. Fails if this would exceed `limit`.
     pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Full> {
         let share = self.own_entry();
         let _lock = self.lock(OWNER.load(Ordering::Relaxed));
@@ -207,8 +207,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Subtracts bytes, and pending bytes, from an account. `pending` is 0 for a free. `bytes` is 0
-    /// for a request that succeeded. For a request that failed, both are the request's size.
+    /// Subtracts live `bytes` and `pending` bytes from an account. A request that succeeded stays
+    /// live, so its `bytes` are 0. A request that failed is subtracted from both. A free has no
+    /// `pending` bytes.
     pub(crate) fn remove(&self, index: usize, bytes: u64, pending: u64) {
         let share = self.own_entry();
         let _lock = self.lock(OWNER.load(Ordering::Relaxed));
@@ -216,8 +217,8 @@ impl Ledger {
         accounts.into_iter().flatten().for_each(|account| account.remove((bytes, pending)));
     }
 
-    /// Takes the lock as `own`. If the holder was killed, its change may be incomplete, so the
-    /// totals are summed up again.
+    /// Takes the lock for the process `own`. If the previous holder was killed, its change may be
+    /// incomplete, so computes the totals again.
     fn lock(&self, own: u64) -> Lock<'_> {
         let (mut rounds, mut checked) = (0, Instant::now());
         loop {
@@ -277,19 +278,19 @@ impl Ledger {
         }
     }
 
-    /// Takes an entry for this process. An entry with this process's identity holds the share of
-    /// the program before an `exec`.
+    /// Takes an entry for this process. If `exec` replaced the process's program, reuses the entry
+    /// of the earlier program.
     fn take_entry(&self) -> usize {
         let identity = identity();
         let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
         let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
-        // After `exec`, `own` differs from the earlier program's value. Otherwise, a process that
-        // saw the earlier program end could give back the bytes of this program.
+        // After `exec`, the new program needs a new `own`. With the old value, a process that saw
+        // the earlier program end could give back the bytes of the new program.
         let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
         OWNER.store(own, Ordering::Relaxed);
         if ptr::eq(self, &ALONE) {
-            // After a fork, this ledger is a copy of the parent's: it has the parent's bytes, and
-            // maybe a held lock.
+            // After a fork, this private ledger is a copy of the parent's. So removes the parent's
+            // bytes, and a lock that a thread of the parent may have held.
             let shares = self.entries.iter().flat_map(|entry| &entry.accounts);
             shares.for_each(|share| share.set(0, 0));
             self.sum_up();
@@ -311,7 +312,7 @@ impl Ledger {
         }
     }
 
-    /// Gives back the shares of programs that have ended. Returns `true` if any program had ended.
+    /// Subtracts the bytes of ended programs from the totals. Returns `true` if one had ended.
     pub(crate) fn reap(&self) -> bool {
         let own = self.own_entry();
         let mut found = false;
@@ -391,9 +392,9 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
     if program.is_some_and(|program| seen.load(Ordering::Relaxed) == program) {
         return true;
     }
-    // If `exec` replaced the program, the new program does not map the ledger's file, or has taken
-    // over this entry for itself. If the first thread has ended, no mappings are listed, so the
-    // program counts as running.
+    // A running program maps the ledger's file. If `exec` replaced it, the new program does not, or
+    // has taken over this entry. If the first thread has ended, the kernel lists no mappings, so
+    // the program counts as running.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
     let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);

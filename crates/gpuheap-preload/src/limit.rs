@@ -152,7 +152,7 @@ pub(crate) fn of_device(device: CUdevice) -> Option<(u64, usize)> {
 /// Returns the index of a device's account. Processes of a run may number the devices differently,
 /// so the UUID decides.
 fn account_of(device: CUdevice) -> Option<usize> {
-    /// Index of each device's account, plus 1, by the device's ordinal.
+    /// Index of each device's account plus 1, by the device's ordinal; 0 if not known yet.
     static KNOWN: [AtomicUsize; DEVICES] = [const { AtomicUsize::new(0) }; DEVICES];
     let known = KNOWN.get(usize::try_from(device).ok()?)?;
     if let Some(index) = known.load(Ordering::Relaxed).checked_sub(1) {

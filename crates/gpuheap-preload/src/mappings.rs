@@ -18,7 +18,7 @@ pub(crate) struct Mappings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reference {
     pub(crate) handle: u64,
-    /// Address of the mapped range that had the reference; `None` if the program had it.
+    /// Address of the mapped range that had the reference; `None` if the program's handle had it.
     range: Option<u64>,
     /// `true` if no reference is left.
     pub(crate) is_last: bool,

@@ -11,7 +11,7 @@ use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
     last: u32,
-    /// Value of `last` (the newest range) when open ranges were last written to the capture.
+    /// Number of the newest range when the open ranges were last written to the capture.
     recorded: u32,
     /// Number of ranges that were not opened because too many were open. `recorded_lost` is the
     /// part that is already recorded.
@@ -41,8 +41,8 @@ impl OpenRanges {
         self.last
     }
 
-    /// Writes the open ranges that the capture does not have yet. `thread` returns the capture's
-    /// number of a thread, and writes the thread first if the capture does not have it.
+    /// Writes the open ranges that the capture does not have yet. `thread` returns a thread's
+    /// number in the capture. If the thread is missing there, it writes the thread first.
     pub(crate) fn write(
         &mut self,
         capture: &mut ProcessCapture,

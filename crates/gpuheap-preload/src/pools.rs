@@ -85,7 +85,7 @@ extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64)
     }
 }
 
-/// Returns the kind of a framework's blocks. The hooks in Python number the frameworks.
+/// Returns the kind of a framework's blocks. The hooks in Python define the frameworks' numbers.
 fn kind_of(framework: u32) -> Option<MemoryKind> {
     [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
 }
@@ -104,8 +104,8 @@ fn allocated_block(
         let mut stack = allocate::stack();
         stack.skip_python(skipped);
         let device = u32::try_from(device).unwrap_or(0);
-        // The block gets no context, because the end of a context is recorded as a free of its
-        // blocks. Only the driver memory around this block is recorded as freed then.
+        // The block gets no context. Otherwise, the end of a context would be recorded as a free of
+        // this block. It frees only the driver memory that contains the block.
         let (context, charge) = (CUcontext::NULL, Charge::default());
         let block = Block { kind, device, context, stream, address, bytes, charge };
         recorder.allocated(block, &stack, false);

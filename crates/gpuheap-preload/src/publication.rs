@@ -18,7 +18,7 @@ pub(crate) struct DeviceBytes {
 /// Membership of the recorder of this process.
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 
-/// Recorder, as the process's socket publishes it. The function `F` returns each device's bytes.
+/// Publisher of the recorder's bytes on the process's socket. `F` returns the bytes of each device.
 struct RecordedBytes<F>(F);
 
 /// Publishes the bytes of the devices that `devices` returns, if the settings enable it. A failure

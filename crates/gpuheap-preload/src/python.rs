@@ -35,7 +35,8 @@ struct Types {
     bytes: usize,
 }
 
-/// Line that a function is running. Two frames with equal fields have the same name, file and line.
+/// Python frame and the instruction that it is at. Two frames with equal fields have the same name,
+/// file and line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PythonFrame {
     /// Address of the code object.
@@ -65,8 +66,8 @@ impl PythonStack {
     /// Captures the calling thread's frames of Python.
     pub(crate) fn capture(&mut self) {
         let Some(interpreter) = interpreter() else { return };
-        // SAFETY: both functions may be called at any time. A thread's state and its frames are
-        // valid while the thread is within a call from Python. Another thread does not change them.
+        // SAFETY: `is_initialised` and `state` may be called at any time. While this thread is in a
+        // call from Python, its state and frames are valid, and only this thread changes them.
         unsafe {
             if (interpreter.is_initialised)() == 0 {
                 return;
@@ -99,8 +100,8 @@ impl PythonFrame {
         [self.code as u64, self.name as u64, self.at as u64]
     }
 
-    /// Reads the name, file and line. The calling thread must have captured the frame in the same
-    /// call from Python.
+    /// Reads the name, file and line. Call it on the thread that captured the frame, before that
+    /// thread returns to Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
         let Interpreter { layout, types, .. } = interpreter()?;
         // SAFETY: the running frame keeps the code object alive, with its names and line table.
@@ -126,8 +127,8 @@ fn interpreter() -> Option<Interpreter> {
     if let Some(found) = FOUND.get() {
         return *found;
     }
-    // A search takes the loader's lock and some microseconds. It runs at the 1st, 2nd, 4th call and
-    // so on, because a program may load the interpreter later.
+    // The search takes the loader's lock and some microseconds. A program may load the interpreter
+    // late, so the search runs at the 1st, 2nd, 4th call and so on.
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     if !(CALLS.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
         return None;
@@ -186,7 +187,7 @@ unsafe fn word(base: usize, offset: usize) -> usize {
 
 /// Returns the address of an object's type.
 unsafe fn type_of(object: usize) -> usize {
-    // SAFETY: the caller passes an object of the interpreter, or 0, at which `word` does not read.
+    // SAFETY: the caller passes an object of the interpreter, or 0. `word` does not read at 0.
     unsafe { word(object, 8) }
 }
 

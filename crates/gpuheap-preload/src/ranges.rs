@@ -50,7 +50,7 @@ struct Open {
     range: Range,
 }
 
-/// Identifies a range: its number in the recorder of the process with this [`forks::count`].
+/// Identifies a range by its number in a process's recorder, and the process by [`forks::count`].
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -112,7 +112,7 @@ callbacks! {
 }
 
 /// Called by NVTX, with access to NVTX's tables. Returns 1 if ranges are recorded.
-// SAFETY: only a library for NVTX defines this symbol. `gpuheap run` sets no other such library.
+// SAFETY: only libraries that NVTX loads define this symbol, and `gpuheap run` sets only this one.
 #[unsafe(no_mangle)]
 extern "C" fn InitializeInjectionNvtx2(
     table: Option<unsafe extern "C" fn(u32) -> *const Callbacks>,

@@ -75,7 +75,8 @@ struct State {
     /// `true` once the recording ended. Live memory is still counted, for the limit.
     is_ended: bool,
     live: FxHashMap<(u32, u64), Block>,
-    /// Bytes of each device, and the live bytes at which the device's free memory is read again.
+    /// Bytes of each device, and a threshold. Once the live bytes reach the threshold, the recorder
+    /// reads the device's free memory again.
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, set by [`State::set_key`].
     key: Vec<u64>,
@@ -368,8 +369,8 @@ impl Recorder {
     }
 
     /// Locks the state, and returns the number of a stack. If the stack is new or a library was
-    /// closed, first reads the loaded files, without the state's lock. A thread that loads a
-    /// library holds the loader's lock, and may wait for the state's lock.
+    /// closed, first reads the loaded files, without the state's lock. The reading takes the
+    /// loader's lock, and a thread that holds the loader's lock may wait for the state's lock.
     fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
         let mut state = self.locked();
         if let Some(known) = state.known(stack) {
@@ -485,8 +486,8 @@ impl State {
     }
 
     /// Returns the number of a recorded stack; 0 for an empty stack, or if nothing is recorded.
-    /// Returns `None` for a new stack, and after a library was closed: other code may now have its
-    /// addresses.
+    /// Returns `None` for a new stack. After a library was closed, returns `None` too, because
+    /// other code may now be at the stack's addresses.
     fn known(&mut self, stack: &CallStack) -> Option<u32> {
         if stack.is_empty() || self.capture().is_none() {
             return Some(0);

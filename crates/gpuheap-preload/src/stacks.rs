@@ -58,7 +58,7 @@ impl CallStack {
         if self.len == 0 && (own.0..own.1).contains(&address) {
             return true;
         }
-        // The outermost frame of a thread may have a null return address.
+        // A null address ends the stack: the outermost frame of a thread may have one.
         match self.addresses.get_mut(self.len) {
             Some(place) if address != 0 => {
                 place.write(address);

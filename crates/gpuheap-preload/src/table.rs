@@ -20,8 +20,9 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `frees SPACE STREAM`: frees the first argument, in the order of a stream.
 /// * `by MODULE`: calls the module's function that has the same name as the symbol.
 /// * `ends_primary`: may end the primary context of the device.
-/// * `copies waits BYTES from END to END`: copies, and waits until the copy is done; `returns` if
-///   it does not wait. An END is on the `Device`, at a `Host` address, or at an `Either` address.
+/// * `copies waits BYTES from END to END`: copies, and waits until the copy is done. A function
+///   that does not wait has `returns` in place of `waits`. An END is on the `Device`, at a `Host`
+///   address, or at an `Either` address.
 /// * `copies waits COPY`: copies a rectangle or a volume that a structure describes.
 /// * `searches`: looks up a function. The result is replaced with this library's function.
 macro_rules! recorded_functions {

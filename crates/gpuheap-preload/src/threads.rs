@@ -82,8 +82,8 @@ thread_local! {
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
 }
 
-/// Round of key destructors in which a thread's end is recorded. Destructors of the program's keys
-/// free memory in the first round.
+/// Round of key destructors in which a thread's end is recorded. It is the second, because
+/// destructors of the program's keys free memory in the first.
 const ROUNDS: usize = 2;
 
 /// Returns the key whose destructor records the ends of threads. Key destructors run last, and a
@@ -190,7 +190,7 @@ pub(crate) fn without_panic<T: Default>(work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_default()
 }
 
-/// Mark that the calling thread is within this library, until the guard is dropped.
+/// Guard that marks the calling thread as being within this library, until it is dropped.
 pub(crate) struct Guard(());
 
 impl Guard {

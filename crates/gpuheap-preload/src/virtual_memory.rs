@@ -21,7 +21,7 @@ pub(crate) fn cuMemCreate(
     flags: u64,
 ) -> CUresult {
     let call = || real::cuMemCreate(handle, bytes, properties, flags);
-    // Physical memory of the host does not count as device memory.
+    // Records only memory of a device. Without properties, the driver refuses the call.
     let Some(location) = properties.get().ok().map(|all| all.location) else { return call() };
     if location.kind != CUmemLocationType::DEVICE {
         return call();
@@ -37,8 +37,8 @@ pub(crate) fn cuMemRelease(handle: u64) -> CUresult {
     remove(recorder, |mappings| mappings.remove(handle).into_iter().collect(), call)
 }
 
-/// Removes references, and then passes on the call that removes them in the driver. In the reverse
-/// order, another thread could get the same handle or address before the removal here.
+/// Removes references to physical memory here, and then makes the driver call that removes them. In
+/// the reverse order, another thread could get the same handle or address in between.
 fn remove(
     recorder: &'static Recorder,
     remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,

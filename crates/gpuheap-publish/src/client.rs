@@ -35,7 +35,8 @@ const MOST_OF_USER: usize = 10_000;
 /// later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Choice of lists that a survey requests. Python programs lock the interpreter to make a list.
+/// Choice of lists that a survey requests. A Python program locks the interpreter while it makes a
+/// list, so a survey requests only the lists that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Heaps alone.
@@ -235,7 +236,8 @@ fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published>
         Ok(Answer::Refused(refusal)) => found.failure = Some(refusal.text),
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
-            // A live process also refuses clients between its calls to `bind` and `listen`.
+            // A refused connection does not prove that the process has ended. A live process
+            // refuses clients too, between its calls to `bind` and `listen`.
             if !is_running(socket) || is_zombie(socket.pid) {
                 socket.remove();
             }

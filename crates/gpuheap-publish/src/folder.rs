@@ -44,7 +44,7 @@ impl Socket {
 }
 
 /// Returns the sockets of this user's processes. Root gets the sockets of all users' processes.
-/// Leaves out folders that other users can write.
+/// Skips sockets in folders that other users can write.
 pub fn sockets() -> Vec<Socket> {
     let own = candidates().into_iter().map(|folder| (folder, own_uid()));
     let mut folders: Vec<(PathBuf, u32)> = own.collect();

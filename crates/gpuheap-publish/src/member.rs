@@ -97,10 +97,11 @@ impl Members {
         self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
     }
 
-    /// Returns the heaps of all members, each with the access that its member allows to clients.
+    /// Returns the heaps of all members, each with the access that clients have to it.
     pub(crate) fn heaps(&self) -> Vec<HeapStatus> {
         let entry = |entry: &Entry| Some((entry.access, entry.member.upgrade()?));
-        // Releases the lock of `list` first, because `Member::heaps` may wait for the program.
+        // Copies the list and releases its lock first, because `Member::heaps` may wait for a lock
+        // that the program holds.
         let members: Vec<_> = self.lock().iter().filter_map(entry).collect();
         let heaps = |(access, member): (Access, Arc<dyn Member>)| {
             member.heaps().into_iter().map(move |heap| HeapStatus { access, ..heap })

@@ -62,7 +62,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// Returns `true` if answering the question changes the program, such as a flush.
+    /// Returns `true` if the question requests a change in the program, such as a flush.
     pub fn is_change(&self) -> bool {
         use Question::{Held, Leaks, Libraries, Scopes, Status};
         !matches!(self, Status | Leaks | Held | Scopes | Libraries)

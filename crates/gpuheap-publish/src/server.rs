@@ -28,14 +28,15 @@ use crate::wire::{read_line, write_line};
 /// Maximum time that a client may take to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Interval at which waiting clients are refused while the worker prepares an answer. The first
-/// thread waits this long for a waiting client's question, so a silent client delays the answer.
+/// Interval at which the first thread refuses waiting clients while the worker prepares an answer.
+/// It waits up to this long for the question of a client that it refuses. So a client that sends no
+/// question delays the worker's answer.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
 /// Pause after `accept` fails, for example while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Stack size of a thread, in bytes. A thread resolves the names of stack frames.
+/// Stack size of a thread, in bytes. Code that resolves the names of stack frames needs much stack.
 const STACK: usize = 1 << 20;
 
 /// Ends the thread that waits for clients.
@@ -58,7 +59,7 @@ pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
         let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
     };
     let thread = thread::Builder::new().name(name).stack_size(STACK);
-    // The new thread starts the worker, so the worker has the same signals blocked.
+    // The new thread inherits the blocked signals, and so does the worker thread that it starts.
     match kernel::with_signals_blocked(|| thread.spawn(serve)) {
         Ok(_) => Ok((path, stop)),
         Err(error) => {
@@ -282,7 +283,7 @@ impl Members {
         }
     }
 
-    /// Applies a change, such as a flush, to the heaps and recorders that allow changes.
+    /// Applies a change, such as a flush, to the members that joined with [`Access::Control`].
     fn change(&self, question: &Question) -> Answer {
         let members = self.with(Access::Control);
         if members.is_empty() {

@@ -1,5 +1,5 @@
-//! Tests questions of one process about the memory of another. The other process runs the test
-//! `program` of this file.
+//! Tests that a process answers another process's questions about its memory. The answering process
+//! runs the test `program` of this file.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -45,7 +45,7 @@ impl Member for Fixed {
     }
 
     fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
-        // Acts as if the tests' working folder could not be written.
+        // Fails for a file in the tests' working folder, as if that folder could not be written.
         let path = file.display().to_string();
         match file.starts_with(std::env::current_dir().unwrap()) {
             true => Err("the folder cannot be written".to_owned()),
@@ -136,12 +136,12 @@ fn program() {
     let mut ready = format!("{}\n", membership.path().display());
     let children = std::env::var("PUBLISH_TEST_FORK").map_or(0, |count| count.parse().unwrap());
     for _ in 0..children {
-        // SAFETY: of the locks that another thread of the parent may hold, the child takes only the
-        // lock of `join`, and `join` gives up after a second.
+        // SAFETY: another thread of the parent may hold locks during the fork. Of these locks, the
+        // child takes only the lock of `join`, and `join` gives up after a second.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // A test needs a single child to outlive its parent. Several children end with their
-            // parent.
+            // A single child must outlive its parent, because a test checks that. If there are
+            // several children, the kernel kills them when their parent ends.
             if children > 1 {
                 // SAFETY: the call only sets the signal.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -162,8 +162,8 @@ fn program() {
     drop(membership);
 }
 
-/// Prints the processes of a folder's sockets, and the number of sockets with their process's pid
-/// in the name. A test starts this in a PID namespace, where pids differ.
+/// Prints the processes that publish in a folder. Also prints how many sockets have their process's
+/// pid in the name. A test starts this in a new PID namespace, where pids differ from the names.
 #[test]
 #[ignore = "another test starts it"]
 fn client() {
@@ -343,7 +343,8 @@ fn clients_during_flush_are_answered() {
     let socket = only(base.path());
     let flushed = std::thread::scope(|scope| {
         let flush = scope.spawn(|| ask(&socket, &Question::Flush).unwrap().1);
-        // The program answers the first questions if they arrive before it begins the flush.
+        // Sends questions until one is refused because the program flushes. Questions that arrive
+        // before the flush begins are answered.
         let busy = (0..100).find_map(|_| match ask(&socket, &Question::Status).unwrap().1 {
             Answer::Refused(refusal) => Some(refusal),
             _ => {

@@ -5,9 +5,10 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// `true` while requests of this thread may take the interpreter's lock. Python's requests may,
-    /// because they release the lock first. If a foreign allocator made the request, this thread
-    /// may hold the allocator's lock, and the thread with the interpreter's lock may wait for it.
+    /// `true` while requests of this thread may take the interpreter's lock. A request from Python
+    /// may, because it released the lock before. A request from a foreign allocator may not. This
+    /// thread may hold that allocator's lock, and the thread with the interpreter's lock may wait
+    /// for it.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -22,8 +22,8 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
 
-/// Sizes are multiples of this many bytes, as in CuPy's own pool, because programs use the whole
-/// `size`.
+/// Number of bytes to which sizes are rounded up, as in CuPy's own pool. Programs use all bytes
+/// that the attribute `size` of CuPy's memory object reports.
 const UNIT: u64 = 512;
 
 /// An allocator for `cupy.cuda.set_allocator`: `gpuheap.cupy.Allocator` without its checks.
@@ -125,7 +125,8 @@ impl CupyAllocator {
         let Some(function) = self.device_function else {
             return self.get_device.bind(py).call0()?.extract();
         };
-        // SAFETY: the interpreter's lock is held, and Cython ignores the argument.
+        // SAFETY: the interpreter's lock is held. Cython adds the argument (`skip_dispatch`) to
+        // such functions, and this function ignores it.
         let device = unsafe { function(0) };
         match device < 0 {
             true => Err(PyErr::fetch(py)),

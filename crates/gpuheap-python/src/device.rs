@@ -65,8 +65,8 @@ impl Device {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// Returns the cached memory of this process's heaps on the device to the driver. The result is
-    /// the number of bytes returned.
+    /// Gives the cached memory of this process's heaps on the device back to the driver. Returns
+    /// the number of bytes.
     fn flush(&self, py: Python<'_>) -> PyResult<u64> {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }
@@ -77,8 +77,8 @@ impl Device {
         call_detached(py, || self.inner.can_reach(&other.inner))
     }
 
-    /// Two devices are equal if they have the same memory. Opening an emulated device again makes
-    /// another device.
+    /// Two `Device` objects are equal if they refer to the same device. Opening an emulated device
+    /// again makes another device.
     fn __eq__(&self, other: &Device) -> bool {
         self.inner.describe() == other.inner.describe()
     }

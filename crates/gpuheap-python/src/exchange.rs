@@ -68,7 +68,7 @@ impl Shown {
     /// Minimum number of entries at which dead entries are dropped.
     const PRUNE: usize = 64;
 
-    /// Adds `bytes` bytes at `address`, because they were handed to another library.
+    /// Notes that the `bytes` bytes at `address` were handed to another library.
     pub(crate) fn note<L: Lent + 'static>(
         &self,
         owner: &Owner,
@@ -146,8 +146,8 @@ pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
 /// Refuses the memory of an emulated device, which another library would read as GPU memory.
 pub(crate) fn refuse_emulated(_py: Python<'_>, device: &gpuheap::Device) -> PyResult<()> {
     if device.is_emulated() {
-        // Raises `AttributeError`, so that other libraries treat the object as one without the
-        // interface.
+        // If the attribute `__cuda_array_interface__` raises `AttributeError`, other libraries
+        // treat the object as one without that interface.
         return Err(PyAttributeError::new_err(format!(
             "{} is emulated inside gpuheap, and no other library can read its memory; run the program \
              under `python -m gpuheap emulate` to emulate the driver for all of them",
@@ -497,7 +497,7 @@ impl<M: Managed> Foreign<M> {
         (tensor.device_type, tensor.device_id)
     }
 
-    /// Returns the value that releases the tensor. Use it only after the tensor was consumed.
+    /// Returns an [`End`] that can release the tensor. Use it only after the tensor was consumed.
     pub(crate) fn end(&self) -> End<M> {
         End(self.0)
     }

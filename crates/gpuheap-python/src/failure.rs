@@ -33,7 +33,7 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
 }
 
 /// Runs work that may wait. If this thread holds the interpreter's lock, releases the lock first.
-/// Destructors run with or without the lock.
+/// Destructors use this function, because they run with or without the lock.
 pub(crate) fn wait_detached<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
     // If there is no interpreter, or if it is shutting down, there is no lock to release.
     Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)

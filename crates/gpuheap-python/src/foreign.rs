@@ -28,9 +28,10 @@ use crate::owner::Owner;
 ///
 /// `heap` allocates the results of operations on the array. The heap must belong to the memory's
 /// device. Without `heap`, results for a gpuheap array or buffer come from that object's heap.
-/// Results for other objects come from the default heap. `stream` waits for the library's work, and
-/// gets the first work on the array. The library keeps the memory until the array is freed and the
-/// work on it has completed. Freeing the array waits for that work.
+/// Results for other objects come from the default heap. `stream` waits for the work that the
+/// library enqueued on the memory, and the array's first operation runs on `stream`. The library
+/// keeps the memory until the array is freed and the work on it has completed. Freeing the array
+/// waits for that work.
 ///
 /// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
 /// other element types raise `BufferError`.
@@ -53,7 +54,8 @@ pub(crate) fn from_dlpack(
             call_detached(py, || owner.device.synchronize())?;
         }
         if asked.is_none() && stream.id() != owner.default.id() {
-            // A producer that gets no stream orders its work before the default stream.
+            // Without a stream, a producer only orders its work before later work of the default
+            // stream. So `stream` waits for the default stream.
             call(py, || stream.wait(&owner.default.record()?))?;
         }
         return match exchange::is_versioned(&capsule)? {
@@ -141,7 +143,8 @@ fn request_capsule<'py>(
     let old = arguments.copy()?;
     arguments.set_item("max_version", (1, 3))?;
     match source.call_method(intern!(py, "__dlpack__"), (), Some(&arguments)) {
-        // A library that implements DLPack before version 1 does not know `max_version`.
+        // A library that implements DLPack before version 1 refuses the argument `max_version`.
+        // Repeat the call without it.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
             source.call_method(intern!(py, "__dlpack__"), (), Some(&old))
         }
@@ -202,8 +205,8 @@ fn from_interface(
         Some(theirs) => {
             let number = if theirs.is_none() { Some(0) } else { handle_number(&theirs)? };
             let theirs = match number {
-                // The legacy and the per-thread default stream wait for each other. Numba names no
-                // stream if it works on the default stream.
+                // If Numba names no stream, its work is on the default stream. The legacy (1) and
+                // per-thread (2) default streams wait for each other, so one stands for both.
                 Some(0..=2) => owner.default.clone(),
                 _ => owner.stream(py, Some(&theirs))?,
             };

@@ -137,8 +137,8 @@ impl GroupKeys {
     }
 }
 
-/// Assigns a number to each distinct key. Returns the keys, and bytes of `uint32` that have the
-/// number of each row's key.
+/// Assigns a number to each distinct key. Returns the distinct keys, and the number of each row's
+/// key, as the bytes of a `uint32` array.
 #[pyfunction]
 pub(crate) fn _factorize<'py>(
     py: Python<'py>,
@@ -154,7 +154,7 @@ pub(crate) fn _factorize<'py>(
     Ok((GroupKeys { keys: dense.keys, types }, codes))
 }
 
-/// Sorts rows by their keys. Returns the indices of the sorted rows, as the bytes of `uint32`.
+/// Sorts rows by their keys. Returns the sorted rows' indices, as the bytes of a `uint32` array.
 #[pyfunction]
 pub(crate) fn _sort_rows<'py>(
     py: Python<'py>,
@@ -164,7 +164,7 @@ pub(crate) fn _sort_rows<'py>(
     bytes(py, &run(py, || sort(&columns(&of)?, &descending))?)
 }
 
-/// Finds the first row of each distinct key. Returns the rows' indices, as the bytes of `uint32`.
+/// Returns the index of the first row of each distinct key, as the bytes of a `uint32` array.
 #[pyfunction]
 pub(crate) fn _unique_rows<'py>(
     py: Python<'py>,
@@ -173,7 +173,7 @@ pub(crate) fn _unique_rows<'py>(
     bytes(py, &run(py, || unique(&columns(&of)?))?)
 }
 
-/// Returns the indices of the bytes of `mask` that are not 0, as the bytes of `uint32`.
+/// Returns the indices of the bytes of `mask` that are not 0, as the bytes of a `uint32` array.
 #[pyfunction]
 pub(crate) fn _true_rows<'py>(py: Python<'py>, mask: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     bytes(py, &run(py, || true_rows(mask))?)
@@ -225,8 +225,8 @@ const BROKEN: &str = "the groups were used out of order; make them again";
 
 #[pymethods]
 impl PartsMerger {
-    /// `of` has the type and the aggregates of each column. The type is `None` if the column does
-    /// not contain numbers.
+    /// `of` contains, for each column, the type of its numbers and the names of its aggregates,
+    /// such as `sum`. The type is `None` if the column does not contain numbers.
     #[new]
     fn new(
         py: Python<'_>,

@@ -38,7 +38,8 @@ const TRACKS: [&str; 2] = ["counts", "backtraces"];
 /// `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With `publish=True`, other processes
 /// of the user can read the heap's figures and lines; with `publish="control"` they can also flush
 /// it and set its limit. With `track="lines"` the heap records the Python line that made each
-/// allocation. Without `track`, setting `GPUHEAP_TRACK` to `counts` or `backtraces` does the same.
+/// allocation. If `track` is not passed, the heap also records lines if the variable
+/// `GPUHEAP_TRACK` is `counts` or `backtraces`.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
@@ -57,8 +58,8 @@ pub(crate) struct Heap {
 #[pymethods]
 impl Heap {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // The collector does not see other holders of the heap. Visit the objects only if this is
-        // the last holder.
+        // The collector does not see other holders of the heap, such as arrays, and could clear
+        // objects that they need. So visit the objects only if this is the last holder.
         match Arc::strong_count(&self.owner) {
             1 => self.owner.streams.traverse(&visit),
             _ => Ok(()),
@@ -286,8 +287,8 @@ impl Heap {
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Returns at least `nbytes` of cached memory to the driver, or all cached memory without
-    /// `nbytes`. Waits for frees in flight. The result is the number of bytes returned.
+    /// Returns at least `nbytes` of cached memory to the driver. If `nbytes` is `None`, returns all
+    /// cached memory. Waits for frees in flight. The result is the number of bytes returned.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -329,15 +330,16 @@ impl Heap {
         self.owner.lines.records(py, None, |_, _| true)
     }
 
-    /// Live bytes of each library that hooks serve, by name. Leaves out libraries without memory.
+    /// Returns the live bytes of each library that allocates through a hook, with the library's
+    /// name. Leaves out libraries without memory.
     fn _libraries(&self) -> Vec<(&'static str, u64)> {
         live_of(&self.owner.libraries).collect()
     }
 
-    /// Allocates for a hook that keeps only the address. Returns 0 if `nbytes` is 0. With `below`,
-    /// the caller is a foreign allocator whose lock this thread may hold. No Python runs then, and
-    /// the thread keeps the interpreter's lock. `library` is the name of a library that
-    /// `_libraries` counts.
+    /// Allocates for a hook that keeps only the address. Returns 0 if `nbytes` is 0. `library` is
+    /// the name under which `_libraries` counts the memory. With `below`, the caller is a foreign
+    /// allocator whose lock this thread may hold. To avoid a deadlock, this call then runs no
+    /// Python code and does not release the interpreter's lock.
     #[pyo3(signature = (nbytes, stream=None, below=false, library=None))]
     fn _allocate_address(
         &self,
@@ -352,8 +354,8 @@ impl Heap {
         }
         let stream = self.owner.named_stream(py, stream)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
-        // If a budget is exceeded, `charge` runs the collector. A foreign allocator that calls this
-        // function allows no Python code, so do not charge its requests.
+        // If a scope's limit is exceeded, `charge` runs Python's collector. With `below`, no Python
+        // code may run, so these requests are not charged.
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,

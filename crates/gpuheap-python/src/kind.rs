@@ -47,7 +47,8 @@ macro_rules! with_kind {
 }
 pub(crate) use with_kind;
 
-/// Runs an expression with `$T` as the unsigned integer of an element type's size, for copies.
+/// Runs an expression in which `$T` is the unsigned integer as large as the element type. It serves
+/// copies, because a copy needs only the size of the elements.
 macro_rules! with_size {
     ($kind:expr, $T:ident => $work:expr) => {
         $crate::kind::with_size!(@ $kind, $T => $work; 1 u8, 2 u16, 4 u32, _ u64)

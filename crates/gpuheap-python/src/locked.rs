@@ -12,7 +12,8 @@ pub(crate) fn locked<'a, T>(
 ) -> Result<MutexGuard<'a, T>, Error> {
     match heap.check_alive() {
         Ok(()) => Ok(table.lock().unwrap_or_else(PoisonError::into_inner)),
-        // In a forked child, and also after a reset of the device, an unlocked table stays usable.
+        // The process is a forked child, or the device was reset. The table stays usable if no
+        // thread holds its lock.
         Err(gone) => table.try_lock().map_err(|_| gone),
     }
 }

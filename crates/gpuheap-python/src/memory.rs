@@ -97,7 +97,8 @@ impl Memory {
         !self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Orders the free after the work that `stream` has at the time of the free.
+    /// Notes that `stream` uses the memory. The free then waits for all work that was enqueued on
+    /// `stream` before the free.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
         if stream.id() == self.stream().id() {
             return;

@@ -31,8 +31,8 @@ pub(crate) struct Owner {
     pub(crate) scopes: Arc<OpenScopes>,
     pub(crate) libraries: Arc<LibraryBytes>,
     tracks: bool,
-    /// Makes the process's socket show the heap's [`PythonPart`] to other processes until the owner
-    /// is dropped. `None` if the heap is not published.
+    /// Registration at the process's socket. Until it is dropped, other processes can read the
+    /// heap's [`PythonPart`] there. `None` if the heap is not published.
     _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
@@ -60,7 +60,7 @@ impl Owner {
             libraries: libraries.clone(),
             device: device.name().to_owned(),
         };
-        // If `join` fails, only this part is missing: the heap itself is already published.
+        // If `join` fails, only the figures of `part` are not published. The heap already is.
         let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,
@@ -157,8 +157,8 @@ impl Owner {
         if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
     }
 
-    /// Records an allocation as [`tracked`](Owner::tracked) does, without running Python. The
-    /// caller may be a foreign allocator. May wait for the interpreter's lock.
+    /// Records an allocation as [`tracked`](Owner::tracked) does, but runs no Python code, so that
+    /// a foreign allocator may call this function. May wait for the interpreter's lock.
     pub(crate) fn tracked_below(&self, address: u64, bytes: u64) -> Option<RecordId> {
         if self.tracks { self.lines.allocated_below(address, bytes) } else { None }
     }

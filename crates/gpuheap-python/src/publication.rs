@@ -16,8 +16,8 @@ use crate::libraries::{LibraryBytes, live_of};
 use crate::lines::Lines;
 use crate::scope::OpenScopes;
 
-/// Sources of the figures that only the Python package has, such as the lines of allocations. Other
-/// processes read the figures of one heap through the process's socket.
+/// Source of the figures of a heap that only the Python package has, such as the lines of
+/// allocations. Other processes read these figures through the process's socket.
 pub(crate) struct PythonPart {
     /// `None` if the heap records no lines.
     pub(crate) lines: Option<Weak<Lines>>,

@@ -33,7 +33,7 @@ struct Reserving {
     parts: [AtomicPtr<u8>; SIZES.len()],
     /// Size in bytes of the largest table so far.
     largest: AtomicUsize,
-    /// `true` if a part was freed for a request and is not allocated again yet.
+    /// `true` if a part of the reserve was given to a request and has not been allocated again.
     is_spent: AtomicBool,
 }
 
@@ -61,10 +61,11 @@ fn layout(size: usize) -> Layout {
 }
 
 impl Reserving {
-    /// Allocates the missing parts of the reserve for which the host has memory. Returns whether
-    /// the parts suffice for the next growth of the largest table. A growth doubles a table's size.
+    /// Allocates the missing parts of the reserve, the smallest first, until the host lacks memory
+    /// for a part. Returns whether the parts suffice for the next growth of the largest table. A
+    /// growth doubles a table's size.
     ///
-    /// Still larger parts may stay missing, because the host's free memory may be fragmented.
+    /// Larger parts may stay missing, because the host's free memory may be fragmented.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);

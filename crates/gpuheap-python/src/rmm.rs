@@ -134,7 +134,7 @@ unsafe extern "C" fn allocate(
 ///
 /// # Safety
 ///
-/// `heap` is an address of [`RmmHeap::share`] that is not released, and `stream` is alive.
+/// [`RmmHeap::share`] returned `heap`, and `heap` is not released yet. `stream` is alive.
 unsafe extern "C" fn free(heap: *const c_void, address: *mut c_void, stream: *mut c_void) {
     // SAFETY: the caller passes a heap that is alive.
     let served = unsafe { &*heap.cast::<Served>() };
@@ -146,8 +146,8 @@ unsafe extern "C" fn free(heap: *const c_void, address: *mut c_void, stream: *mu
 ///
 /// # Safety
 ///
-/// `heap` is an address of [`RmmHeap::share`] that is not released.
+/// [`RmmHeap::share`] returned `heap`, and `heap` is not released yet.
 unsafe extern "C" fn release(heap: *const c_void) {
-    // SAFETY: the caller passes an address that `Arc::into_raw` returned, once.
+    // SAFETY: `Arc::into_raw` returned the address, and the caller releases it only once.
     let _ = catch_unwind(|| drop(unsafe { Arc::from_raw(heap.cast::<Served>()) }));
 }

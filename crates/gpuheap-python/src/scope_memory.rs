@@ -12,7 +12,7 @@ use crate::heap::Heap;
 use crate::host::HostBuffer;
 use crate::scope::{Account, Counts, Holder, innermost, lock};
 
-/// Makes a scope free the memory of an object when the scope ends.
+/// Adds an object to a scope. When the scope ends, it frees the object's memory.
 #[pyfunction]
 pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyResult<()> {
     account.counts.adopt(object.py(), make_holder(object)?);
@@ -20,8 +20,8 @@ pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyRe
 }
 
 /// Keeps an object beyond a scope, and beyond the open scopes inside it. `place` is the address and
-/// size of the object's device memory. If one of these scopes would have freed the memory, the next
-/// outer scope frees it instead.
+/// size of the object's device memory. If one of these scopes would have freed the memory, the
+/// scope around the given scope frees it instead.
 #[pyfunction]
 pub(crate) fn _scope_keep(
     account: &Account,
@@ -36,8 +36,8 @@ pub(crate) fn _scope_keep(
             scopes = inside;
         }
     }
-    // The number finds the object in the scope that would free its memory. If the object was
-    // allocated before `account` was opened, no scope in `scopes` owns it.
+    // The scope that frees the object's memory lists the object under this number. If the object
+    // was allocated before `account` was opened, no scope in `scopes` lists it.
     let number = make_holder(object)?.number;
     let mut was_owned = false;
     for scope in &scopes {
@@ -130,7 +130,8 @@ fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
 }
 
 /// Returns the total bytes of the kept memory at `places`. Counts overlapping bytes once. If the
-/// heaps record lines, all allocations are known: counts whole allocations with kept memory.
+/// heaps record lines, they know each allocation. An allocation that contains kept memory then
+/// counts as a whole.
 fn kept_bytes(
     py: Python<'_>,
     heaps: &[PyRef<'_, Heap>],

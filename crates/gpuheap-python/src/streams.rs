@@ -66,7 +66,8 @@ impl Stream {
     }
 }
 
-/// The streams of other libraries that a heap needs, keyed by handle.
+/// Streams of other libraries that the program passed to a heap, keyed by handle. A stream stays in
+/// the table while memory of the heap may need it.
 #[derive(Default)]
 pub(crate) struct Streams {
     known: Mutex<Known>,
@@ -84,14 +85,16 @@ struct Known {
 /// A stream, with the objects and numbers that the program passed to name it.
 struct Entry {
     stream: gpuheap::Stream,
-    /// Users of the stream, keyed by the address of the passed object; 0 for a passed number.
+    /// Users of the stream. The key is the address of the object that the program passed to name
+    /// the stream, or 0 if it passed a number.
     users: FxHashMap<usize, User>,
     /// Number of users at which [`prune`](Entry::prune) next removes unneeded users.
     prune_at: usize,
 }
 
-/// A user of a stream: the object or the number that the program passed to name the stream. Memory
-/// allocated for the user holds clones of `stream`. Their number shows whether such memory exists.
+/// A user of a stream: all memory for which the program named the stream by the same object, or by
+/// a number. This memory holds clones of `stream`, so the number of clones shows whether such
+/// memory exists.
 struct User {
     stream: gpuheap::Stream,
     /// The passed object, which may keep the stream alive. `None` if a number was passed.
@@ -102,8 +105,9 @@ struct User {
 enum Found {
     /// This object was passed before.
     Object(gpuheap::Stream),
-    /// The stream that the table has for the handle. The handle may name another stream by now. If
-    /// `has_objects` is set, the table holds an object that may keep the stream alive.
+    /// The stream that the table has for the handle. Since its entry was made, the driver may have
+    /// given the handle to another stream. If `has_objects` is set, the table holds an object that
+    /// may keep the stream alive.
     Stream { stream: gpuheap::Stream, has_objects: bool },
 }
 
@@ -164,7 +168,7 @@ impl Streams {
                 && same.stream.id() == stream.id()
             {
                 // The table has the same stream already. Keep its earlier users, because live
-                // memory needs the stream, and one of their objects may keep the stream alive.
+                // memory needs the stream, and a user's object may keep the stream alive.
                 let before = std::mem::take(&mut same.users);
                 entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
             }
@@ -193,7 +197,7 @@ impl Streams {
         entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
-    /// Drops the entries of captured streams that no memory needs. Need not retire these streams,
+    /// Drops the entries of captured streams that no memory needs. Does not retire these streams,
     /// because the heap itself notices the end of a capture's graph.
     fn sweep_captures(&self) {
         let ended: Vec<Entry> = {
@@ -244,8 +248,9 @@ impl Streams {
         Some(joined)
     }
 
-    /// Retires the streams that no memory needs and whose objects only the table holds. If the heap
-    /// cannot retire a stream, the stream stays in the table. Returns the first error.
+    /// Retires the streams that no live memory needs, if the table holds the only references to the
+    /// objects that name them. If the heap cannot retire a stream, the stream stays in the table.
+    /// Returns the first error.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
         let unneeded: Vec<Entry>;
         let ended: Vec<Entry> = {
@@ -273,8 +278,8 @@ impl Streams {
         let retired = call_detached(py, || heap.retire(&entry.stream));
         if retired.is_err() {
             let handle = entry.stream.raw().0;
-            // If a newer stream has this handle, the newer stream stays. The old entry and its
-            // objects are leaked.
+            // The driver may have given the handle to a newer stream, and its entry stays. Leak the
+            // old entry: dropping its objects could destroy a stream that is in use.
             match self.lock().by_handle.entry(handle) {
                 hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),
@@ -293,7 +298,8 @@ impl Streams {
         users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
-    /// Releases all users' objects. Python's collector calls this when only they hold the heap.
+    /// Releases all users' objects. Python's collector calls this when nothing but these objects,
+    /// and other garbage, refers to the heap.
     pub(crate) fn clear(&self) {
         let known = std::mem::take(&mut *self.lock());
         drop(known);
@@ -323,8 +329,9 @@ impl Entry {
         Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
-    /// Adds `object` to the stream's users if it is missing. Returns a clone of the stream for the
-    /// user's memory. [`is_unneeded`](User::is_unneeded) counts these clones.
+    /// Adds `object` to the stream's users if it is missing. Returns a clone of the stream, for
+    /// memory that is requested with `object`. While such clones exist,
+    /// [`is_unneeded`](User::is_unneeded) is `false`.
     fn join(&mut self, object: Option<&Bound<'_, PyAny>>) -> gpuheap::Stream {
         let user = self.users.entry(address(object)).or_insert_with(|| User {
             stream: self.stream.counted_apart(),

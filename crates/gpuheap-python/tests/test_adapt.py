@@ -171,7 +171,7 @@ def test_objects_without_rows_are_refused(heap, library, name, attributes, remed
     ):
         with pytest.raises(TypeError, match=f"{library}.{name} .*{remedy}"):
             use()
-    # A single value of the same library, such as a timestamp, stays as it is.
+    # A single value of a data-frame library, such as a timestamp, is not refused, and stays.
     value = type("Timestamp", (), {})
     value.__module__ = f"{library}.scalars"
     value = value()

@@ -72,9 +72,9 @@ def test_install_and_uninstall(driver_heap, device):
 
 
 def test_own_pool_keeps_stream_order(driver_heap, device):
-    """A closed buffer's memory is reused without new memory from the driver. A free on a foreign
-    stream calls the driver to query for a capture and for earlier frees, and to record an event.
-    Each reuse makes no other driver calls."""
+    """A closed buffer's memory is reused without new memory from the driver. All driver calls of a
+    reuse are made by the free on a foreign stream. It queries whether the stream is capturing and
+    whether earlier frees completed, and records an event."""
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream = device.create_stream()
     for _ in range(3):

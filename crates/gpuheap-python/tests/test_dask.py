@@ -206,7 +206,7 @@ def test_old_release_is_refused(monkeypatch):
 
 @pytest.fixture
 def data(tmp_path):
-    """A `Data` whose device and host limits are smaller than the results of a test."""
+    """A `Data` with device and host limits that are too small for all results of a test."""
     before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB", limit=LIMIT))
     yield gpuheap.dask.Data(str(tmp_path), host_limit=4 * MIB)
     gpuheap.set_default_heap(before)

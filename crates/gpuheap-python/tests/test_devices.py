@@ -1,5 +1,5 @@
-"""`gpuheap.install(devices=...)` on drivers of two and eight devices. Each program runs in a new
-process, because the driver reads its devices once."""
+"""Tests of `gpuheap.install(devices=...)` with emulated drivers that have two or eight devices.
+Each program runs in a new process, because the driver reads its devices once."""
 
 import pytest
 

@@ -88,7 +88,7 @@ def test_own_error_has_evidence():
 
 def test_exception_class_identifies_library():
     class OutOfMemoryError(MemoryError):
-        """An error like CuPy's. Its text names no library, so only the class identifies CuPy."""
+        """An error like CuPy's. Its text does not name CuPy, so `explain` has to read the class."""
 
     OutOfMemoryError.__module__ = "cupy.cuda.memory"
     text = "Out of memory allocating 1,024,000 bytes (allocated so far: 512 bytes)."

@@ -106,8 +106,8 @@ def test_omitted_limit_stays(heap):
 
 
 def test_threads_see_freed_buffer(heap):
-    # Making the exception runs Python code. Two threads hung when such code ran under the buffer's
-    # lock.
+    # Each `gpuheap.Freed` is made by Python code. Earlier, that code ran with the buffer's lock
+    # held, and two threads hung.
     buffer, view = heap.alloc(10), heap.pinned(10)
     buffer.free()
     view.free()
@@ -371,8 +371,8 @@ def test_errors_use_python_names(heap, work, error, text):
 
 
 def test_freed_array_names_no_rust(heap):
-    # A free in the middle of an operation comes after the operation's own check for freed memory.
-    # The Rust crate then makes the error, and must not name its files.
+    # `free` may run in the middle of `sum`, after `sum` checked that the array is not freed. The
+    # Rust crate then makes the error, and the error must not name Rust files.
     seen = set()
     for _ in range(200):
         array = heap.zeros(1000)
@@ -406,8 +406,8 @@ def test_single_allocation_is_singular(heap):
 
 
 def test_replaced_cells_keep_their_lines(heap):
-    # A notebook compiles each cell again. Outstanding memory keeps the line of its cell. The code
-    # of all other cells is released.
+    # A notebook compiles a cell anew for each run. The heap keeps the line of an allocation while
+    # it is live, and has to release the code of all other cells.
     kept, gone = [], []
     for number in range(2000):
         text = f"\nkept.append(heap.alloc({number + 1}))" if number % 500 == 0 else "heap.alloc(1)"

@@ -1,4 +1,4 @@
-"""Meters of heaps and of the default heap."""
+"""Tests of `Heap.meter`, and of `gpuheap.meter`, a meter of the default heap."""
 
 import gpuheap
 

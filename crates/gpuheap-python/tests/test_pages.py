@@ -4,7 +4,7 @@ The blocks between two headings form one program, `program.py`. A text block dir
 block is the expected output. In the expected output, `...` matches anything, and line breaks may
 differ. A comment before a block changes how it is tested:
 
-* `<!-- not run: why -->`: not run; only checks that its names of gpuheap exist.
+* `<!-- not run: why -->`: not run. The test only checks that the names of gpuheap in it exist.
 * `<!-- needs numba_cuda -->`: run only if the module is installed.
 * `<!-- pytest -->`: run as a file of tests.
 """

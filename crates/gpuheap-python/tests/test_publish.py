@@ -1,4 +1,4 @@
-"""Reads published heaps by the command and over the socket."""
+"""Tests that published heaps can be read by the command `gpuheap` and over the process's socket."""
 
 import json
 import os

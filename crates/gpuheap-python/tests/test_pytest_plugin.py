@@ -28,7 +28,7 @@ import gpuheap
 MIB = 1 << 20
 """
 
-# A stand-in for the functions of PyTorch that the plugin reads if PyTorch has its own allocator.
+# A stand-in for PyTorch. Its functions report the memory of PyTorch's own allocator to the plugin.
 TORCH = """
 import sys, types
 

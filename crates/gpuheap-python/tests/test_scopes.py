@@ -30,8 +30,8 @@ def leaks_are_errors():
 
 
 def library(name="gpuheap.cupy"):
-    """Returns a module with the name of a hook. Scopes do not free memory that a hook requests,
-    because it belongs to the hook's library."""
+    """Returns a module with the name of a hook. Its `empty` requests memory as a hook does for a
+    library. Scopes do not free such memory, because it belongs to the library."""
     module = types.ModuleType(name)
     exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
     return module

@@ -1,4 +1,4 @@
-"""Checks the type stubs of the extension module, and programs, with strict type checkers."""
+"""Runs strict type checkers on the extension module's type stubs, and on programs that use them."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import pytest
 
 import gpuheap
 
-# Python's buffer protocol has a method from 3.12 on. Type checkers know the method for all
-# versions.
+# The method `__buffer__` exists from Python 3.12 on, but type checkers assume it in all versions.
+# Allow that difference in earlier versions.
 ALLOWED = "" if sys.version_info >= (3, 12) else r"gpuheap\._gpuheap\.HostBuffer\.__buffer__"
 PACKAGE = Path(gpuheap.__file__).parent
 

@@ -99,8 +99,8 @@ assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="3.14: objects of frames need the lock")
 def test_known_line_takes_no_lock(tmp_path):
-    # The second thread allocates in C++ once `go` is set. The main thread sets `go`, and keeps the
-    # interpreter's lock during that allocation.
+    # The second thread runs C++ code without the interpreter's lock, and allocates when `go` is
+    # set. The main thread sets `go` and keeps the lock, so the allocation must not wait for it.
     if not shutil.which("g++"):
         pytest.skip("no g++")
     source = tmp_path / "late.cpp"
@@ -293,8 +293,8 @@ assert changed == [] and gpuheap.torch.install(first) is first
 
 @pytest.fixture
 def captures(tmp_path):
-    """Returns the first lines of a program that captures graphs as PyTorch does. A pool has a C++
-    function that selects streams."""
+    """Returns the first lines of a program that captures graphs as PyTorch does. A C++ function for
+    each pool selects the streams whose allocations use the pool."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "pools.cpp").write_text("""
@@ -452,8 +452,8 @@ assert live() == MIB
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_child_waits_for_no_lock():
-    # Threads of PyTorch free memory without the interpreter's lock, so a fork may find a locked
-    # table. If the child waits for the table, an alarm ends the child.
+    # PyTorch's threads free memory without the interpreter's lock. So at a fork, one of them may
+    # have locked a table of gpuheap. If the child waits for that table, an alarm ends the child.
     run("""
 import os, signal, warnings
 warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ pub(crate) fn on_all_cores<T: Send, R: Send>(
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(tasks.len());
     let (tasks, results) = (Mutex::new(tasks.enumerate()), Mutex::new(Vec::new()));
     let run = || {
-        // The lock is released before the work begins.
+        // The inner block releases the lock, so that no thread holds it while it works.
         while let Some((index, task)) =
             { tasks.lock().unwrap_or_else(PoisonError::into_inner).next() }
         {

@@ -26,8 +26,8 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// The snapshot's keys differ from the keys of the release that the model was compared with. So
-    /// another release of PyTorch wrote the snapshot.
+    /// The snapshot's keys differ from the keys of the PyTorch release whose allocator was compared
+    /// with the model. So another release of PyTorch wrote the snapshot.
     Version {
         /// Release whose rules are used.
         used: Version,
@@ -165,7 +165,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// Returns the first names of a list, and the number of further names.
+/// Returns a text with the first names of a list, and with the number of names left out.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 3;
     let (first, rest) = names.split_at(names.len().min(MOST));

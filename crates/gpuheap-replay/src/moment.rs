@@ -106,8 +106,8 @@ struct HeldBlock {
 }
 
 impl Moment {
-    /// Finds the memory after the first `events` events. If the next event is a failed request,
-    /// counts free pieces for the stream of that request.
+    /// Returns the state of the memory after the first `events` events. If the next event is a
+    /// failed request, only counts free pieces that the stream of that request may use.
     pub fn after(trace: &Trace, program: &Program, events: usize) -> Self {
         let all = trace.events();
         let events = events.min(all.len());
@@ -227,8 +227,8 @@ impl Moment {
         self.held = Some(held);
     }
 
-    /// Places the blocks of a recording without segments. Addresses between blocks that are near
-    /// each other count as free.
+    /// Places the blocks of a recording without segments. If the gap between two blocks is at most
+    /// `FAR`, the gap counts as free memory. After a larger gap, a new segment begins.
     fn lay_out_blocks(&mut self, blocks: &Blocks) {
         let mut at = 0_u64;
         for (&address, here) in blocks {

@@ -15,7 +15,7 @@ pub struct Recorded {
     pub allocator: Option<&'static str>,
     /// `true` if RMM wrote the log, or if the capture has blocks or segments of RMM.
     pub is_rmm: bool,
-    /// Frameworks whose pools took the recorded segments, if no blocks of these pools are recorded.
+    /// Frameworks of which the recording has the pools' segments, but not the blocks within them.
     pub segments_of: Vec<&'static str>,
     /// Device of the run; `None` if the format does not contain it.
     pub device: Option<RunDevice>,
@@ -68,7 +68,7 @@ pub struct FailedRequest {
 pub struct RecordedLimit {
     /// Bytes that the allocator could certainly take.
     pub least: u64,
-    /// Bytes that the allocator could not take: the failed request and the bytes reserved then.
+    /// Sum that was too much: the failed request, and the bytes that were reserved at that time.
     pub below: u64,
     /// `true` if the device had room, so that a limit of the allocator caused the failure.
     pub is_own_limit: bool,
@@ -128,8 +128,8 @@ impl Recorded {
         })
     }
 
-    /// Returns a sentence or two on the report's row for the program's own allocator. `None` if the
-    /// trace is not a capture.
+    /// Returns one or two sentences on the allocator that the program used, and on the rows of the
+    /// report that replay it. `None` if the trace is not a capture.
     pub(crate) fn used(&self) -> Option<String> {
         self.device.as_ref()?;
         let pools = self.segments_of.join(" and ");
@@ -202,7 +202,7 @@ impl RunDevice {
     }
 }
 
-/// Returns `true` if some free of the trace was completed later than requested.
+/// Returns `true` if the trace has a free that was not completed at once.
 fn waits(trace: &Trace) -> bool {
     let is_late = |pair: &[Event]| {
         matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })
@@ -221,7 +221,8 @@ impl RecordedLimit {
             bytes => bytes.checked_next_multiple_of(GRANULE)?,
         };
         let below = now.checked_add(needed)?;
-        // The device was full. The allocator could still have taken the device's free bytes.
+        // The device had less free memory than the request needed. Smaller requests could still
+        // have taken that free memory.
         if let Some(free) = request.device_free
             && free < needed
         {

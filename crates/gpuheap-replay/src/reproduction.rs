@@ -19,8 +19,8 @@ pub struct Reproduction {
 }
 
 impl Reproduction {
-    /// Returns `true` if the model took and gave back the recorded segments, in order, and both
-    /// peaks are equal.
+    /// Returns `true` if the model took and gave back the recorded segments, in order, and reserved
+    /// the recorded peak.
     pub fn is_exact(&self) -> bool {
         self.first_difference.is_none() && self.recorded_peak == self.modelled_peak
     }

@@ -150,9 +150,9 @@ fn gaps(
             fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
         }
     }
-    // If the user's memory fraction differs from the fraction of the recorded run, the model takes
-    // other segments. That difference is no gap of the recording, so the model is compared without
-    // a fraction instead.
+    // If the user's memory fraction differs from the fraction of the recorded run, even a correct
+    // model takes other segments than the recording has. The recording lacks nothing then. So if
+    // the model is inexact with the fraction, a comparison without a fraction decides.
     let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
     let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));
     let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
@@ -166,7 +166,8 @@ fn gaps(
 
 /// Returns the pools to replay, each once, in the order of the options.
 fn pools(recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    // Leaves out heaps that cannot be built with the limit of the recorded run.
+    // If the user gave no limit, the limit of the recorded run applies. Leaves out gpuheap's heaps
+    // that cannot be built with that limit.
     let of_run = options.limit.is_none().then(|| options.limit_for(recorded)).flatten();
     let least = |kind| if kind == PoolKind::Driver { 32 << 20 } else { 2 << 20 };
     let is_possible = |kind: &PoolKind| match of_run {

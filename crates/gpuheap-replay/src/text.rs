@@ -1,11 +1,11 @@
-//! Formats text for people: names, paragraphs, and lines to type.
+//! Formats text for people: names, paragraphs, and commands and code to type.
 
 pub(crate) use gpuheap_text::{Amount, add_line, count, grouped, shell_word, wrap};
 
 /// Width of a terminal, in columns.
 pub const WIDTH: usize = 80;
 
-/// Adds words, in lines of the terminal's width. A longer word has a separate line.
+/// Adds words, in lines of the terminal's width. Wider words have separate lines.
 pub fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }
@@ -66,7 +66,7 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    // Bounds the time, because a name may have a megabyte.
+    // Compares at most 64 letters, because a name may be a megabyte long.
     for (index, letter) in one.chars().take(64).enumerate() {
         let mut diagonal = row[0];
         row[0] = index + 1;

@@ -10,7 +10,7 @@ fn emulator_profiles_match_their_cards() {
         let card = cards::find(name).unwrap();
         let usable = profile.memory_bytes - profile.context_bytes;
         let apart = usable.abs_diff(card.usable_bytes) as f64 / usable as f64;
-        // If the card's usable memory was not measured, both usable figures are estimates.
+        // Without a measurement, the profile and the card have separate estimates of usable memory.
         let most = if card.usable_is_measured { 0.0 } else { 0.015 };
         assert!(apart <= most, "{name}: {usable} and {card:?}");
         let (major, minor) = profile.compute_capability;

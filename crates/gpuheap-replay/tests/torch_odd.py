@@ -1,4 +1,4 @@
-"""Makes the snapshots of tests/data/torch-odd, as of other PyTorch releases or with missing facts.
+"""Makes the snapshots of tests/data/torch-odd. Some of them imitate other PyTorch releases.
 
     python3 torch_odd.py data/torch-odd
 
@@ -109,7 +109,7 @@ def late(made):
 
 
 def collected(made):
-    """Turns garbage collection on. It needs the memory fraction, but no snapshot has one."""
+    """Turns garbage collection on. Its threshold is relative to a fraction that no snapshot has."""
     made["allocator_settings"]["garbage_collection_threshold"] = 0.6
 
 

@@ -1,4 +1,4 @@
-//! Tests searches for settings on traces of real programs.
+//! Tests the search for settings, with traces of real programs.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

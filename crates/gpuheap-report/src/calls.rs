@@ -1,4 +1,4 @@
-//! Reduces allocation stacks to calls. A call has only the frames of the program's own code.
+//! Reduces allocation stacks to calls: stacks with only the frames of the program's own code.
 
 use gpuheap_trace::{Frame, Op, Trace};
 use rustc_hash::FxHashMap;
@@ -46,7 +46,7 @@ impl<'t> Calls<'t> {
         self.of_stack(self.trace.events()[block.from as usize].stack)
     }
 
-    /// Returns the index of a stack's call, without library frames; `None` for the empty stack, 0.
+    /// Returns the index of the call that a stack belongs to; `None` for stack 0, the empty stack.
     pub(crate) fn of_stack(&self, stack: u32) -> Option<u32> {
         self.of_stack.get(&stack).copied()
     }

@@ -26,8 +26,8 @@ pub struct CopySite {
     pub repeated_bytes: u64,
 }
 
-/// Returns the copies of the recorded process, most bytes first. The list is empty if copies were
-/// not recorded.
+/// Returns the sites at which the recorded process copied memory, most bytes first. The list is
+/// empty if copies were not recorded.
 pub(crate) fn by_site(trace: &Trace) -> Vec<CopySite> {
     let mut found: BTreeMap<(CopyDirection, CopyMemory, String), CopySite> = BTreeMap::new();
     for copies in trace.recording().iter().flat_map(|recording| &recording.copies) {

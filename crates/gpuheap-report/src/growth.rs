@@ -8,18 +8,19 @@ use crate::holders::thread_name;
 use crate::ledger::{Block, Ledger};
 
 /// Number of parts into which a recording is divided, each with equally many events. With 8 parts,
-/// a training run of five epochs still rises in most parts. With more parts, a part of a short
-/// recording could be shorter than a step, and memory that each step frees would count as growth.
+/// memory that leaks in each epoch still rises in most parts of a run of five epochs. With more
+/// parts, a part could be shorter than a step, and memory that each step frees would count as
+/// growth.
 pub const PARTS: usize = 8;
-/// Number of parts that are ignored at the start of a recording, because programs load their model
-/// then.
+/// Number of the [`PARTS`] of a recording that are ignored at its start, because programs load
+/// their model then.
 pub const WARM_UP: usize = 2;
-/// Minimum number of parts, of the `PARTS - WARM_UP` after the warm-up, in which a steadily growing
-/// site's least memory rises.
+/// Minimum number of parts after the warm-up in which the least memory of a site rises, if its
+/// growth is steady.
 const STEADY: usize = 4;
 
-/// A site whose memory grew. The floor of a part of the recording is the least memory that the site
-/// held during the part. It excludes memory that each step of the program frees.
+/// A site whose memory grew, with its floor in each part of the recording. The floor is the least
+/// memory that the site held during the part, so memory that each step frees is not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
@@ -30,22 +31,22 @@ pub struct Growth {
     /// Frames of the stack that gained the most bytes at this site, innermost first. Leaves out
     /// frames of libraries. Empty if the recording has no stacks.
     pub frames: Vec<String>,
-    /// Least memory that the site held in each part of the recording, in bytes.
+    /// Floor of the site in each part of the recording, in bytes.
     pub floors: [u64; PARTS],
-    /// `true` if the site grew in most parts of the recording after the warm-up, and shrank at most
-    /// in the last. Never `true` if the recording has segments of a pool in place of its blocks.
+    /// `true` if the site grew in most parts of the recording after the warm-up, and shrank in none
+    /// but the last. Never `true` if the recording has a pool's segments and not its blocks.
     pub is_steady: bool,
 }
 
 impl Growth {
-    /// Returns the site's least memory in the warm-up's last part, in bytes. Growth counts from
-    /// there.
+    /// Returns the least memory that the site held in the last part of the warm-up, in bytes.
+    /// Growth is counted from this amount.
     pub fn first(&self) -> u64 {
         self.floors[WARM_UP - 1]
     }
 
-    /// Returns the site's least memory at the end of the recording, in bytes. Of the last two
-    /// parts, the larger value counts, because a program may free everything at its end.
+    /// Returns the site's floor at the end of the recording, in bytes. This is the larger floor of
+    /// the last two parts, because a program may free everything at its end.
     pub fn last(&self) -> u64 {
         last(&self.floors)
     }
@@ -62,7 +63,7 @@ impl Growth {
     }
 }
 
-/// Least memory in each part of the recording, in bytes.
+/// Least memory that a site or call held in each part of the recording, in bytes.
 type Floors = [u64; PARTS];
 
 fn last(floors: &Floors) -> u64 {
@@ -82,10 +83,10 @@ fn is_steady(floors: &Floors) -> bool {
 }
 
 /// Returns the sites that grew after the warm-up: steady sites, then other sites, sorted by gained
-/// bytes. If threads run one after another, a site of one thread grows in only a few parts of the
-/// recording. So if one thread gained at least half of a site's bytes, steadily over its own
-/// events, only its memory counts. If `has_blocks` is `false`, the recording has segments of a pool
-/// in place of its blocks, and no site is steady.
+/// bytes. If one thread gained at least half of a site's bytes, steadily over its own events, the
+/// site is judged by that thread's memory alone. Otherwise, threads that run one after another
+/// would each grow in only a few parts of the recording. If `has_blocks` is `false`, the recording
+/// has segments of a pool in place of its blocks, and no site is steady.
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -93,7 +94,7 @@ pub(crate) fn growing(
     has_blocks: bool,
 ) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    // Least memory of each site in each part of the recording, and the thread (`None`: all).
+    // Floors of each site, and the thread for which they are counted (`None`: all threads).
     let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
         .into_iter()
         .map(|series| (series.key, (None, series.floors)))
@@ -120,7 +121,7 @@ pub(crate) fn growing(
             site_of[call as usize] = block.site;
         }
     }
-    // Call that gained the most bytes at each site, with these bytes.
+    // Call that gained the most bytes at each site, together with these bytes.
     let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
     for by_thread in [false, true] {
         if found.values().any(|(thread, _)| thread.is_some() == by_thread) {
@@ -154,7 +155,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Least memory in each part of the recording, of the blocks of one key (a site or a call).
+/// Least memory that the blocks of one key (a site or a call) took in each part of the recording.
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
@@ -174,8 +175,8 @@ struct Clock {
 }
 
 impl Clock {
-    /// Counts an event. If the event begins a part of the recording, the part's least memory starts
-    /// at the bytes that are live now.
+    /// Counts an event. If the event begins a part of the recording, the part's floor is first set
+    /// to the bytes that are live now.
     fn advance(&mut self, live: &[u64], found: &mut [Series]) {
         while self.part < PARTS
             && self.events >= PARTS

@@ -12,8 +12,9 @@ use crate::ledger::{Block, Ledger};
 /// Maximum number of stacks in a report.
 const STACKS: usize = 20;
 
-/// Returns the holders of blocks that are live at the end, most bytes first. The first list has
-/// sites of the program's own allocations. The second has NVIDIA's libraries by calling site.
+/// Returns the holders of blocks that are live at the end, most bytes first. The first list has the
+/// sites of the program's own allocations. The second list has NVIDIA's libraries, each with the
+/// site that called it.
 pub(crate) fn left(trace: &Trace, ledger: &Ledger, end: u32) -> (Vec<Holder>, Vec<Holder>) {
     let library = |block: &Block| trace.library(trace.events()[block.from as usize].stack);
     let (of_libraries, own): (Vec<&Block>, Vec<&Block>) =
@@ -65,8 +66,8 @@ fn kind(trace: &Trace, block: &Block) -> MemoryKind {
     }
 }
 
-/// Returns a name with the id and own name of the thread at this index of [`Trace::threads`]. Adds
-/// the thread's start if its id was reused, and `ended` if it ended by `time_ns`.
+/// Returns a name such as `thread 7 (loader)`. `thread` is an index of [`Trace::threads`]. Adds the
+/// thread's start if its id was reused, and `ended` if it ended by `time_ns`.
 pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
     if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {
@@ -108,7 +109,7 @@ fn has_ended(thread: &ThreadInfo, time_ns: u64) -> bool {
     !thread.is_main && thread.ended_ns.is_some_and(|ended| ended <= time_ns)
 }
 
-/// Live memory that one thread allocated from one stack.
+/// Live memory that one thread allocated with the same call stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptStack {

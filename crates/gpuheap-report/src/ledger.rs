@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub enum SiteKind {
     /// Lines of the program, from recorded stacks.
     Line,
-    /// Sizes of blocks, not lines, because at most a tenth of the allocated bytes have stacks.
+    /// Sizes of blocks, because at most a tenth of the allocated bytes have stacks with lines.
     Size,
 }
 
@@ -95,8 +95,8 @@ impl Ledger {
     }
 }
 
-/// Returns `Line` if enough of the allocated bytes have stacks. PyTorch runs the backward pass in a
-/// native thread, so half of a training run's bytes have no Python stack.
+/// Returns `Line` if more than a tenth of the allocated bytes have stacks. Half is too much to
+/// require: PyTorch runs the backward pass in a native thread, without a Python stack.
 fn site_kind(trace: &Trace) -> SiteKind {
     let (mut all, mut with_stack) = (0_u128, 0_u128);
     for event in trace.events() {

@@ -11,7 +11,8 @@ use crate::ledger::Ledger;
 use crate::stacks::device_name;
 use crate::view::{Bounds, View};
 
-/// Bounds of a trace for Perfetto. Perfetto draws a hundred thousand points without delay.
+/// Bounds of a trace for Perfetto. A track has one point at most for each moment. Perfetto draws a
+/// hundred thousand points without delay.
 const BOUNDS: Bounds = Bounds { moments: 20_000, blocks: 2_000_000 };
 /// Number of sites with a track.
 const SITES: usize = 15;

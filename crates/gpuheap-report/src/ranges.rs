@@ -68,8 +68,8 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
                 row.left_bytes = row.left_bytes.saturating_add(bytes);
             }
         }
-        // A folded pair is an allocation and a free that were only counted. The pair is in the
-        // range if an event of the range precedes it.
+        // A folded pair is an allocation and its free that the recorder only counted. The pair
+        // belongs to a range of events if it follows an event of the range.
         let until_event = |event: usize| trace.folded().partition_point(|one| one.before <= event);
         for folded in &trace.folded()[until_event(first)..until_event(end).max(until_event(first))]
         {

@@ -50,7 +50,7 @@ pub struct Report {
     /// Sites of the blocks that are live at the end, most bytes first. Blocks of NVIDIA's libraries
     /// are left out.
     pub left: Vec<Holder>,
-    /// NVIDIA's libraries with blocks that are live at the end, by the lines that called them.
+    /// NVIDIA's libraries with blocks that are live at the end, each with the line that called it.
     pub left_by_library: Vec<Holder>,
     /// Threads of all blocks that are live at the end, most bytes first. Empty if the recording has
     /// no threads.
@@ -129,7 +129,7 @@ impl Report {
     }
 
     /// Returns a note if the recording lacks blocks of frameworks' pools. The report then names
-    /// lines that took segments for a pool, but other lines may hold the memory in these segments.
+    /// lines at which a pool took segments, but other lines may hold the memory in the segments.
     pub fn note(&self) -> Option<String> {
         let pools = self.unrecorded_pools.join(" and ");
         let hints: Vec<&str> = self.unrecorded_pools.iter().filter_map(|pool| hint(pool)).collect();

@@ -39,9 +39,9 @@ struct Sum {
     left: u64,
 }
 
-/// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out a
-/// caller if at least as many of its blocks were never freed as were temporary, because reusing a
-/// buffer would not help.
+/// Returns the sites with temporary allocations, by caller, most allocations first. If at least as
+/// many blocks of a caller were never freed, leaves the caller out, because a reused buffer would
+/// not help there.
 pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Temporary> {
     let mut allocated = vec![0_u64; trace.threads().map_or(1, <[u64]>::len)];
     let mut at: Vec<u64> = vec![0; ledger.blocks.len()];

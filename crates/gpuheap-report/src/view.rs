@@ -19,8 +19,8 @@ pub(crate) struct Bounds {
 
 /// Maximum number of failed requests in a view. Programs that retry in a loop have many failures.
 const FAILURES: usize = 100;
-/// Minimum number of moments in a chart. If too many blocks are live even at these moments, the
-/// smallest blocks are left out.
+/// Minimum number of moments in a chart. If too many blocks are live, a chart gets fewer moments,
+/// down to this number. If that is not enough, the smallest blocks are left out.
 const FEWEST: usize = 64;
 
 /// Moment of a view: the state of a trace after a number of events.
@@ -37,7 +37,7 @@ pub(crate) struct Moment {
     pub(crate) high: u64,
 }
 
-/// Moments of a view, and the blocks that are live at these moments.
+/// Moments of a trace that a chart shows, and the blocks that are live at one or more of them.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) moments: Vec<Moment>,
@@ -138,14 +138,14 @@ impl View {
         names.into_iter().zip(rows).collect()
     }
 
-    /// Returns the ranges that the recorded allocator held at least at one moment. Empty if the
-    /// recording has no segments.
+    /// Returns each range of addresses that the recorded allocator held at one or more moments.
+    /// Empty if the recording has no segments.
     pub(crate) fn ranges(&self, trace: &Trace) -> Vec<HeldRange> {
         let Some(mut taken) = Taken::after(trace, 0) else { return Vec::new() };
         let moment = |events: usize| {
             self.moments.partition_point(|moment| (moment.events as usize) <= events) as u32
         };
-        // First moment of each held range, by the range's start.
+        // Maps the start of each held range to the moment from which it is held.
         let mut since: BTreeMap<u64, u32> = taken.ranges().map(|(start, ..)| (start, 0)).collect();
         let mut found = Vec::new();
         for (index, event) in trace.events().iter().enumerate() {
@@ -186,8 +186,8 @@ impl View {
     }
 }
 
-/// Returns the number of applied events at each moment: `count` moments at equal steps, the peak,
-/// and failed requests.
+/// Returns the points of a trace to show, each as a number of applied events. These are `count`
+/// points at equal steps, the peak, and the failed requests.
 fn ends(trace: &Trace, count: usize) -> Vec<u32> {
     let events = trace.events();
     let first = trace.reconstructed_events();

@@ -36,7 +36,8 @@ struct Program {
 }
 
 impl Program {
-    /// Begins a capture. A function's name fills half of [`SMALL`], so that pairs are soon folded.
+    /// Begins a capture. One function's name fills half of [`SMALL`], so that a capture of that
+    /// size soon folds pairs (an allocation and its free) into counts.
     fn new(path: &Path, most: u64, has_pools: bool) -> Self {
         let mut capture = ProcessCapture::create(path, most, |_| {}).unwrap();
         if has_pools {
@@ -109,8 +110,8 @@ impl Program {
     }
 }
 
-/// Returns the traces of the same steps from two captures: one without a maximum size, and one of
-/// [`SMALL`] bytes with folded pairs.
+/// Returns the traces of the same steps from two captures. One has any size. The other has at most
+/// [`SMALL`] bytes, and only counts pairs of an allocation and its free.
 fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     let folder = tempfile::tempdir().unwrap();
     [u64::MAX, SMALL].map(|most| {
@@ -122,7 +123,7 @@ fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     })
 }
 
-/// Returns the figures of a report that must be equal with and without folded pairs.
+/// Returns the figures of a report that must not change if pairs (allocation and free) are folded.
 fn figures(trace: &Trace) -> String {
     let report = Report::new(trace, At::Peak).unwrap();
     let mut summary = report.summary.clone();

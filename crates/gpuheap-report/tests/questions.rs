@@ -1,4 +1,4 @@
-//! Tests how reports answer their questions, on programs for which the right answers are known.
+//! Tests the answers that reports give, on programs for which the right answers are known.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -227,7 +227,7 @@ fn nested_ranges_count_once() {
     assert_eq!((ranges[0].ranges, ranges[0].allocations, ranges[0].left_bytes), (3, 5, 50));
 }
 
-/// Four workers allocate blocks of 1 MiB, in four phases or in turn. The third frees none of them.
+/// Four workers allocate blocks, one after the other or in turn. Only the third keeps its blocks.
 #[test]
 fn thread_that_grows_is_named() {
     for takes_turns in [false, true] {

@@ -43,8 +43,8 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Second at which the program last published its source lines; `None` if it left out some
-    /// lines.
+    /// Time, in seconds, at which the program last published its source lines; `None` if it left
+    /// out some lines.
     complete: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Figures {
         self.snapshot = snapshot;
     }
 
-    /// Stores the figures that programs publish, and adds them to the curves of their bytes.
+    /// Stores the figures that programs publish, and appends their live and cached bytes to curves.
     pub(crate) fn take_programs(&mut self, second: u64, programs: Vec<Published>) {
         self.second = self.second.max(second);
         let keys: BTreeSet<ProgramKey> = programs.iter().map(key).collect();
@@ -211,7 +211,7 @@ impl Lines {
         }
         let is_complete = program.leaks.left_out == 0;
         if is_complete {
-            // The program sent all its lines, so a line that is missing now holds no memory.
+            // The program sent all its lines. So a known line that it did not send has no memory.
             for line in self.series.keys() {
                 sums.entry(line.clone()).or_insert(0);
             }

@@ -1,4 +1,4 @@
-//! Reads the devices and processes of a machine that the screen shows at one time.
+//! Reads the devices and processes of a machine, as the screen shows them at one moment.
 
 use std::collections::BTreeMap;
 

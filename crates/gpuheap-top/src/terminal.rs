@@ -70,7 +70,8 @@ impl Terminal {
                 queue_style(&mut self.output, style)?;
             }
             queue!(self.output, Print(cell.symbol()))?;
-            // A wide character takes two columns, so the next cell needs a `MoveTo`.
+            // A character outside ASCII may take two columns. The cursor's column is then unknown,
+            // so the next cell needs a `MoveTo`.
             next = cell.symbol().is_ascii().then_some((x + 1, y));
         }
         queue!(self.output, ResetColor, SetAttribute(Attribute::Reset))?;

@@ -275,7 +275,7 @@ fn selection_follows_its_process() {
     assert_eq!(selected(&view), Some(4000));
 }
 
-/// Returns the view of a machine that the doctor's tests recorded, after its examination.
+/// Examines a machine that the doctor's tests recorded, and returns the view of it.
 fn examined(name: &str) -> View {
     let text = recorded::text_of(name);
     let mut machine = Machine::read(Recording::parse(&text).unwrap());
@@ -301,7 +301,7 @@ fn libraries_are_named() {
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
-/// Presses `f` to free memory. The view requests an examination, and gets a copy of its last one.
+/// Presses `f` to free memory. The view requests an examination, and gets the last one again.
 fn free(view: &mut View) {
     assert_eq!(press(view, "f"), Some(Action::Examine));
     let found = view.figures.examination.clone().unwrap();

@@ -313,7 +313,8 @@ impl View {
         (!std::mem::replace(&mut self.is_busy, true)).then_some(Action::Examine)
     }
 
-    /// Begins to free memory of the selected process: requests the examination that comes first.
+    /// Begins to free memory of the selected process. First requests an examination of the memory
+    /// that can be freed.
     fn free(&mut self) -> Option<Action> {
         let rows = self.processes();
         let Some(pid) = rows.get(self.selected(&rows)).and_then(|row| row.pid) else {
@@ -324,8 +325,8 @@ impl View {
         self.examine()
     }
 
-    /// Takes the result of the doctor, the part that examines the machine. If the user requested to
-    /// free a process's memory, asks for confirmation.
+    /// Takes the result of an examination of the machine. If the user requested to free a process's
+    /// memory, shows a question to confirm it.
     pub(crate) fn take_examination(&mut self, found: crate::snapshot::Examination) {
         self.is_busy = false;
         if let Dialog::Looking { pid } = self.dialog {

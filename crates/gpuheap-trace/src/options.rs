@@ -31,8 +31,9 @@ impl ReadOptions {
     }
 
     /// Limits the bytes of the unpacked file, so that a small hostile file cannot fill the memory.
-    /// The values of a pickle have a separate limit of the same size. The reader always refuses a
-    /// pickle if its values take far more memory than it has bytes. Default: 4 GiB.
+    /// The values of a pickle have a separate limit of the same size. Whatever the limit, the
+    /// reader refuses a pickle with values that take far more memory than the pickle's own length.
+    /// Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self

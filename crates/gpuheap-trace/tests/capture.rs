@@ -101,7 +101,7 @@ fn ranges_beyond_bound_are_left_out() {
     assert_eq!((lengths.len(), lengths[0], lengths[4096]), (4097, 0, 1));
     let [warning] = trace.warnings() else { panic!("{:?}", trace.warnings()) };
     assert_eq!((&warning.kind, warning.count), (&WarningKind::LostRange, 1));
-    // The trace has the ranges' thread, although the thread has no memory event.
+    // The trace lists the thread that opened the ranges, although that thread has no memory event.
     let thread = trace.ranges()[0].thread.unwrap();
     assert_eq!(trace.threads().unwrap()[thread as usize], 7);
 }
@@ -140,7 +140,8 @@ fn names_have_no_control_characters() {
     }
 }
 
-/// A library may be loaded at the addresses of an unloaded library.
+/// A stack names the files that were loaded when it was recorded, even if another library is later
+/// loaded at the same addresses.
 #[test]
 fn stack_has_files_of_its_time() {
     let module = |path, range: std::ops::Range<u64>| Record::Module {

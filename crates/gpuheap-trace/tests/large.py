@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes a PyTorch memory snapshot of any size, with the bytes that CPython would write.
+"""Writes a PyTorch memory snapshot of any size, as CPython's pickle module would write it.
 
     large.py 1e9 large.pickle           # a pickle of 1 GB
     large.py 1e9 bare.pickle --bare     # without stacks, so with more entries
     large.py --check                    # compares small snapshots with the output of pickle.dumps
 
 The recorded program repeats a step: it allocates tensors of changing sizes, and frees them. Each
-allocation has a separate list of frames, and the lists share frames through the memo. The two
-entries of a free share one short list. The writer keeps nothing in memory, so only the disk limits
-the size.
+allocation has a separate list of frames, and the lists share frames through the memo. Each free is
+recorded as two entries, free_requested and free_completed. Both share one short list of frames. The
+writer keeps nothing in memory, so only the disk limits the size.
 """
 
 import io
@@ -182,7 +182,7 @@ class Entries:
         self.frames = Frames(out)
 
     def write(self, action, address, size, functions=None, shared=None):
-        """Writes an entry. Returns the memo index of its frames, `shared` or a new index."""
+        """Writes an entry. Returns its frames' index in the memo: `shared`, or else a new index."""
         out = self.out
         if self.count % BATCH == 0:
             out.raw(b"(" if self.count == 0 else b"e(")

@@ -47,7 +47,7 @@ fn naive_peak(ops: &[Op], from: usize) -> u64 {
     (from..=ops.len()).map(live_after).max().unwrap_or(0)
 }
 
-/// Row of a log with few pointers, so that double allocations and unknown frees occur.
+/// Row of a log. Logs use few pointers, so that double allocations and unknown frees occur.
 #[derive(Debug, Clone)]
 struct Row {
     action: &'static str,
@@ -63,8 +63,8 @@ impl Row {
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
 
-    /// Returns `true` if a later request of the thread on the stream is for as many bytes and
-    /// succeeds, and all requests in between are refused.
+    /// Returns `true` if the thread later requests as many bytes again on the same stream, and
+    /// succeeds. All its requests on the stream in between are refused.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =
@@ -390,7 +390,7 @@ proptest! {
     #[test]
     fn written_log_reads_back(rows in vec((row(), 0..1_200_000_000_000_u64), 1..60)) {
         let mut builder = TraceBuilder::new("built", Format::RmmCsv);
-        // The time is 20:00. The rows take at most 20 hours, so some pass midnight.
+        // The first row is at 20:00. All rows take less than 20 hours, so some logs pass midnight.
         let mut time_ns = 20 * 3_600_000_000_000;
         for (index, (row, pause_ns)) in rows.iter().enumerate() {
             let stream = row.size * 16;
@@ -414,7 +414,8 @@ proptest! {
             .iter()
             .zip(1..)
             .map(|(&event, number)| {
-                // The log has a row for each event, also for inferred frees.
+                // The log has a row for each event, also for a free that the builder inferred. So
+                // each event that is read back has its own number.
                 gpuheap_trace::Event { time_ns: event.time_ns - first_ns, number, ..event }
             })
             .collect();

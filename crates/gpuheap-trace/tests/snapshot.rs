@@ -218,7 +218,8 @@ fn allocations_have_pools_of_their_entries() {
 
 #[test]
 fn shared_entry_counts_twice() {
-    // `q\xc8` stores the entry as number 200 of the memo. `h\xc8` appends it to the list again.
+    // Opcodes of the pickle: `q\xc8` stores the entry as number 200 of the memo, and `h\xc8`
+    // fetches it, so that the list has the entry twice.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let bytes = raw(&[
         b"}(\x8c\x08segments]\x8c\x0ddevice_traces]](",
@@ -388,8 +389,8 @@ fn refused(bytes: &[u8]) -> gpuheap_trace::Error {
 
 #[test]
 fn multiply_shared_lists_are_refused() {
-    // A list contains one entry 100,000 times. That list is the trace of 100,000 devices, so the
-    // snapshot has ten billion entries.
+    // A list contains one entry 100,000 times. Each of 100,000 devices has this same list as its
+    // trace, so the snapshot has ten billion entries.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let many = |index: u8| [&b"("[..], &[b'h', index].repeat(100_000), b"e"].concat();
     let bytes = raw(&[

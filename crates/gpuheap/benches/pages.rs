@@ -144,7 +144,8 @@ impl Cost {
         end: Option<&Event>,
         work: impl FnOnce(&dyn Driver) -> CUresult,
     ) {
-        // If the work ended before the call returned, it is not known whether the call waited.
+        // The call waited if the work runs before the call and has ended after it. If the work has
+        // ended before the call, it is not known whether the call would have waited.
         let was_running = end.is_some_and(|end| !end.is_done().unwrap());
         let mut taken = 0.0;
         call(device, |driver| {

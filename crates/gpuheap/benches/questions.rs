@@ -1,7 +1,7 @@
-//! Measures an allocation and its free, with and without a process on another core that requests
-//! the heap's status or leaks by [`ask`]. Turns of 0.1 s with one such question alternate with
-//! turns without a question. The threads that answer share the core of the allocating thread, so
-//! the clock counts their time too.
+//! Measures an allocation and its free while a process on another core sends the heap questions by
+//! [`ask`], and while it sends none. The questions request the heap's status or leaks. Turns of
+//! 0.1 s with one question alternate with turns without a question. The threads that answer share
+//! the core of the allocating thread, so the clock counts their time too.
 //!
 //! ```text
 //! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this and the asking process
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Prints the median nanoseconds of an allocation with its free, by the thread's processor time and
-//! by the clock. Each turn with a question is divided by the turn without a question next to it.
-//! The ratio is the median of these quotients. The brackets contain the ratio with 95 % confidence.
+//! by the clock. The time in a turn with a question is divided by the time in the neighbouring turn
+//! without one. The ratio is the median of these quotients, with its 95 % confidence interval.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use gpuheap_publish::{Question, ask, sockets};
 /// the variable.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Number of periods of [`TURN`] with one question. As many periods have no question.
+/// Number of turns with one question, each as long as [`TURN`]. As many turns have no question.
 const TURNS: usize = 300;
 const TURN: Duration = Duration::from_millis(100);
 /// Number of allocations and frees between two readings of the clock.

@@ -39,8 +39,9 @@ impl Event {
         // The wrapper is made before the record, so that it destroys the event if the record fails.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Begins a new moment (a count of waits and events) before the record. A reached event
-        // completes all frees of earlier moments, and a free after the record is none of them.
+        // Begins a new moment (a count of waits and events) before the record. The reached event
+        // completes all frees of earlier moments. Frees after the record are of this moment or
+        // later.
         event.moment = event.context.moments.begin();
         // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
@@ -107,7 +108,7 @@ impl Event {
             );
         }
         if !self.context.is_same(&earlier.context) {
-            // The context after a reset has the same handle as the context before it.
+            // After a reset, the same device has a new context. The error then names the reset.
             self.context.check_alive()?;
             earlier.context.check_alive()?;
             return refused(

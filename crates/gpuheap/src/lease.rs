@@ -1,4 +1,4 @@
-//! Memory that a store handed out, as plain data.
+//! Describes memory that a store handed out. Dropping the description frees nothing.
 
 use gpuheap_pool::{BlockRef, StreamRef};
 

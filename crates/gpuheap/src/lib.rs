@@ -1,5 +1,5 @@
-// The examples in the documentation run on the emulator, so they need that feature. Without the
-// features named below, helpers in lower layers are unused.
+// The examples in the documentation need the two features named below. Without these features, some
+// helpers in lower layers are unused.
 #![cfg_attr(
     not(all(feature = "arithmetic", feature = "emulator")),
     allow(dead_code, reason = "used by features that are off")
@@ -18,7 +18,7 @@
 //! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking};
 //!
 //! # fn main() -> Result<(), gpuheap::Error> {
-//! let device = Device::open("emulated:16GiB")?; // or open_default: the first real GPU, else this
+//! let device = Device::open("emulated:16GiB")?; // or open_default: a real GPU if there is one
 //! let heap = Heap::builder(&device)
 //!     .pool(PoolKind::Binned)
 //!     .hard_limit(1 << 30)
@@ -26,9 +26,9 @@
 //!     .build()?;
 //! let target = heap.target()?; // makes arrays: this heap, a stream, a kind of memory
 //!
-//! let a = target.array(&[1_i64, 2, 3])?; // up
+//! let a = target.array(&[1_i64, 2, 3])?; // copied to the device
 //! let b: DeviceArray<f32, _> = target.zeroed((512, 256))?;
-//! assert_eq!(a.slice(1..)?.to_vec()?, [2, 3]); // down
+//! assert_eq!(a.slice(1..)?.to_vec()?, [2, 3]); // copied to the host
 //! assert_eq!(heap.leaks()?.allocations, 2); // outstanding allocations, by line
 //!
 //! drop(b); // given back in stream order, kept for the next request
@@ -196,7 +196,7 @@ pub use event::Event;
 pub use gpuheap_capture::SourceLine;
 #[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
-/// The driver API, with the types of `raw` handles and of [`Device::driver`].
+/// The crate of the driver API. `raw` methods and [`Device::driver`] return its types.
 pub use gpuheap_driver as driver;
 use gpuheap_driver::fork;
 #[cfg(feature = "emulator")]

@@ -73,8 +73,8 @@ fn count(bytes: u64) {
     USED.set(used);
 }
 
-/// If a meter measures threads, measures this thread's time in memory management until the result
-/// is dropped.
+/// Measures this thread's time in memory management until the result is dropped. Returns `None` if
+/// no meter measures threads, or if this time is already measured.
 #[inline]
 pub(crate) fn memory_management() -> Option<Spending> {
     if is_metered() { Spending::begin() } else { None }

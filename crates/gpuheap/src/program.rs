@@ -14,8 +14,9 @@ pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// A callback of the program. Dropping it catches a panic of the destructors of captured values. In
-/// a destructor, or at the end of a thread, a panic would end the process.
+/// A callback of the program. When it is dropped, a destructor of a captured value may panic. The
+/// drop catches that panic: in a destructor, or at the end of a thread, a panic would end the
+/// process.
 pub(crate) struct Callback<F>(Option<F>);
 
 impl<F> Callback<F> {

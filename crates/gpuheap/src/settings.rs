@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) slack: Option<f64>,
     /// Number of free blocks examined to find one that a stream may use without waiting.
     pub(crate) search_depth: Option<usize>,
-    /// Freed memory that the pool of a `driver` heap keeps.
+    /// Maximum of the freed memory that the pool of a `driver` heap keeps.
     pub(crate) release_threshold: Option<Size>,
 }
 
@@ -63,8 +63,9 @@ impl Settings {
         read.as_ref().map_err(Error::clone)
     }
 
-    /// Reads every variable of the table through `lookup`, and parses it. An empty variable counts
-    /// as not set. Case and blanks around a value do not matter, except for the case of a path.
+    /// Reads every variable of the table through `lookup`, and parses its value. An empty variable
+    /// counts as not set. Blanks around a value are ignored, and so is the case of its letters,
+    /// except in a path.
     ///
     /// # Errors
     ///

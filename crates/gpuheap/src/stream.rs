@@ -26,13 +26,13 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 /// # A thread's own default stream
 ///
 /// The handle `CU_STREAM_PER_THREAD` (0x2) means a different stream on each thread. A `Stream` of
-/// this handle always means the default stream of the thread that made the `Stream`, also on other
-/// threads and after that thread's end. Other threads use the legacy default stream instead. Their
-/// work runs after all earlier work of the thread's stream, and before all later work of that
-/// stream. The legacy default stream also waits for all other streams that were not made as
-/// non-blocking, and these streams wait for it. While one of these streams is capturing a graph,
-/// the `Stream` counts as capturing on other threads. [`raw`](Stream::raw) returns the handle that
-/// the calling thread uses. Heaps over a pool of the driver
+/// this handle means the default stream of the thread that made the `Stream`, also after that
+/// thread's end. Other threads cannot enqueue work on that stream. For them, the `Stream` uses the
+/// legacy default stream. Their work runs after all earlier work of the thread's stream, and before
+/// all later work of that stream. The legacy default stream also waits for all other streams that
+/// were not made as non-blocking, and these streams wait for it. While one of these streams is
+/// capturing a graph, the `Stream` counts as capturing on other threads. [`raw`](Stream::raw)
+/// returns the handle that the calling thread uses. Heaps over a pool of the driver
 /// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream. Arrays of such a heap may be
 /// used on it, and are freed on the stream that they were allocated on.
 ///
@@ -103,7 +103,7 @@ enum StreamOrigin {
     Foreign,
     /// Other code ends the stream without announcement.
     Unannounced,
-    /// Other code ends the stream. This object represents the stream during one call of the heap.
+    /// Other code ends the stream. Its handle is used only during one call of the heap.
     Passing,
 }
 
@@ -209,9 +209,9 @@ impl Device {
     /// work. The end of a thread's own default stream is the destruction of the thread's
     /// thread-local variables.
     ///
-    /// Any use of the handle of a stream that ended without notice is undefined behavior, even if a
-    /// heap uses it. The driver may crash. If the driver has given the handle to a new stream,
-    /// memory is reused on that stream while work of the old stream still runs.
+    /// If a stream ended without notice, any use of its handle is undefined behavior, also a use by
+    /// a heap. The driver may crash. If the driver has given the handle to a new stream, memory is
+    /// reused on that stream while work of the old stream still runs.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl Device {
     /// stream that is capturing; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver
     /// error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: `Stream::foreign` has the requirements of this function.
+        // SAFETY: this function's caller guarantees all that `Stream::foreign` requires.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
@@ -232,8 +232,8 @@ impl Device {
     /// Such a free queries whether the stream is capturing a graph, and records the event (140 ns
     /// on an H200). A heap keeps at most 32 events of a stream and reuses them. If a stream has 32
     /// events, a free also queries whether the older half is reached (130 ns), and then drops that
-    /// half. While the half is not reached, the newest event is recorded again, and each free makes
-    /// the query. A request for a recently freed block then waits for later frees too.
+    /// half. If the half is not reached, the free records the newest event again, and the next free
+    /// repeats the query. A request for a recently freed block then waits for later frees too.
     ///
     /// # Safety
     ///
@@ -250,7 +250,7 @@ impl Device {
     ///
     /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: `Stream::foreign` has the requirements of this function.
+        // SAFETY: this function's caller guarantees all that `Stream::foreign` requires.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Unannounced) }
     }
 }
@@ -294,7 +294,8 @@ impl Stream {
             unsafe { context.driver().cuStreamGetCtx(raw, &mut of) }
         };
         if code == CUresult::ERROR_STREAM_CAPTURE_INVALIDATED {
-            // `wrap` returns an error that names the remedy.
+            // Calls `wrap` for its error, because that error names the remedy: end the capture
+            // first.
             Stream::wrap(context.clone(), raw, origin)?;
         }
         check("cuStreamGetCtx", code)?;
@@ -359,8 +360,8 @@ impl Stream {
         self.handle().capture.is_some()
     }
 
-    /// Returns the stream with its current id. During the graph capture in which it was first seen,
-    /// the id is a number of that capture. After the capture, it is the driver's id.
+    /// Returns the stream with its current id. A stream first seen in a graph capture has a number
+    /// of this library as its id. After the capture, its id is the driver's id.
     #[cold]
     pub(crate) fn renamed(&self) -> Result<Stream, Error> {
         let _alive = self.accept_work()?;
@@ -444,9 +445,9 @@ impl Stream {
             return Err(SourceError::Capturing.into());
         }
         if alive.is_some() || self.handle().thread.is_some() {
-            // Waits for an event, because a foreign stream may end during a wait for the stream
-            // itself. A thread's own default stream may depend on work of the legacy default
-            // stream, and only an event covers that work.
+            // Waits for an event and not for the stream, for two reasons. A foreign stream may end
+            // during a wait for the stream. A thread's own default stream may depend on work of the
+            // legacy default stream, and only an event covers that work.
             let event = self.handle().record(false)?;
             drop(alive);
             event.synchronize()?;
@@ -480,8 +481,8 @@ impl Stream {
             Err(end) => return self.final_event(end)?.map_or(Ok(true), |event| event.is_done()),
         };
         let raw = match self.handle().thread {
-            // A query of the thread's stream does not cover the work that the stream waits for on
-            // the legacy default stream.
+            // The thread's stream may wait for work on the legacy default stream. Only a query of
+            // the legacy default stream covers that work too.
             Some(_) => CUstream::LEGACY,
             None => self.handle().raw,
         };
@@ -491,8 +492,8 @@ impl Stream {
         let moment = self.context().moments.begin();
         let code = {
             let _current = self.context().enter()?;
-            // SAFETY: `alive` holds off the retirement of a foreign stream until the query
-            // returned.
+            // SAFETY: as long as `alive` exists, a foreign stream is not retired, and its handle is
+            // valid.
             unsafe { self.context().driver().cuStreamQuery(raw) }
         };
         drop(alive);
@@ -521,7 +522,7 @@ impl Stream {
 
     /// Returns another object for the same stream. [`has_clones`](Stream::has_clones) counts the
     /// clones of each object separately. A [retirement](Stream::is_retired) applies to both
-    /// objects. If this library owns the stream, the result is a clone, because such a stream ends
+    /// objects. If this library owns the stream, returns an ordinary clone, because the stream ends
     /// with its last clone.
     pub fn counted_apart(&self) -> Stream {
         let InUse { handle, owner } = &*self.inner;
@@ -748,8 +749,8 @@ impl Stream {
         self.handle().thread.is_some()
     }
 
-    /// Returns `true` if the handle is valid only during calls that the program makes with it. The
-    /// stream may end without notice to the heaps, or was first seen in a capture.
+    /// Returns `true` if the handle is valid only during calls that the program makes with it. Such
+    /// a stream may end unannounced, or was first seen in a capture.
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.handle().is_transient()

@@ -1,10 +1,11 @@
 //! Threads' own default streams (`CU_STREAM_PER_THREAD`).
 //!
-//! The driver has one handle for all these streams. It means the calling thread's stream, so this
-//! library uses the legacy default stream on other threads. Work on the legacy default stream
-//! begins after all earlier work of the thread's stream. Later work of the thread's stream begins
-//! after the work on the legacy default stream. Recording an event counts as work. These rules also
-//! hold for the rest of the work of an ended thread (H200, driver 580).
+//! The driver has one handle for all these streams. It means the stream of the calling thread, so
+//! no other thread can name this stream. To order work before or after the stream's work, other
+//! threads use the legacy default stream. Work on the legacy default stream begins after all
+//! earlier work of the thread's stream. Later work of the thread's stream begins after the work on
+//! the legacy default stream. Recording an event counts as work. These rules also hold for the rest
+//! of the work of an ended thread (H200, driver 580).
 //!
 //! A thread's stream may wait for work on the legacy default stream. A query of the thread's
 //! stream, or a wait of the host for it, does not cover that work. An event recorded on the
@@ -37,7 +38,7 @@ pub(crate) enum ThreadStream {
         /// Progress of the stream, shared by all objects for it.
         completed: Arc<Completed>,
     },
-    /// The stream is capturing a graph. The driver returns the id only after the capture.
+    /// The stream is capturing a graph. Until the capture ends, the driver does not return the id.
     Capturing(Arc<OwnerThread>),
 }
 
@@ -71,8 +72,8 @@ pub(crate) fn handle(thread: u64) -> CUstream {
 /// Returns the calling thread's own default stream.
 pub(crate) fn current(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     let _current = context.enter_aside()?;
-    // The driver makes its state of the thread in this call. `HERE` is made after it, so that the
-    // destructor of `HERE` runs before the driver's.
+    // With this call, the driver makes its thread-local state. `HERE` is made after that state, so
+    // that the destructor of `HERE` runs before the driver's.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
     if !is_capturing {
         context.captures.note_outside(StreamHandle::from_thread(this_thread()));

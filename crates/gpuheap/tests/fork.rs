@@ -112,7 +112,8 @@ fn forked_child_errs_parent_works() {
         drop((live, event, stream, heap, device));
         let calls = emulator.map_or(0, |emulator| emulator.calls());
         let code = if calls == 0 { code } else { 8 };
-        // A logger's lock may have been held at the fork, so the child must log nothing.
+        // A logger's lock may have been held at the fork, and waiting for it would hang the child.
+        // So opening a device and a heap in the child must log nothing.
         let own = Device::open("emulated").and_then(|own| Heap::new(&own));
         let is_silent = own.is_ok() && SAID.load(Ordering::Relaxed) == said;
         let code = if is_silent { code } else { 9 };
@@ -437,7 +438,8 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.expect_return(|| shared.clone());
     seen.expect_return(|| target.stream().clone());
     if device.is_emulated() {
-        // In a child, page-locked memory of a real device may not exist.
+        // Reads `borrow` only on an emulated device: page-locked memory of a real device may be
+        // missing in a child.
         seen.expect(borrow[..] == [3; 100]);
     }
     seen.expect_return(|| drop(borrow));

@@ -175,7 +175,8 @@ fn thread_end_prints_program_end_not() {
             std::process::exit(0)
         }
         Ok(_) => {
-            // SAFETY: nothing was opened yet, and the harness's own thread waits for this thread.
+            // SAFETY: this process has opened no device yet. Its only other thread, the test
+            // harness's, waits for this thread.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the call only sets the time at which a child that hangs is ended.

@@ -210,7 +210,7 @@ fn recording_is_controlled_from_outside() {
 fn resources(pid: u32) -> (u64, usize) {
     let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
-    // The publishing process closes a client's socket some time after the client has its answer.
+    // Takes the least of several counts, because the server closes a finished connection late.
     let descriptors = (0..50).map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -218,7 +218,7 @@ fn resources(pid: u32) -> (u64, usize) {
     (4096 * pages, descriptors.min().unwrap())
 }
 
-/// Sends the program as many questions as a monitor that repeats all of them every minute of a day.
+/// Sends the program the questions that a monitor sends in a day if it sends each every minute.
 /// Neither this process nor the publishing process may then use more memory or descriptors.
 #[test]
 #[ignore = "another test starts it"]

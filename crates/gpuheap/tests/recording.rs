@@ -59,7 +59,7 @@ fn capture_has_heaps_own_figures() {
                 builder.spawn_scoped(scope, move || work(number)).unwrap()
             };
             let threads: Vec<_> = (0..THREADS).map(spawn).collect();
-            // A join waits for the thread's end. The scope waits only for the thread's work.
+            // Waits for each thread's end: a scope does not wait for thread-local destructors.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         let usage = heap.usage().unwrap();

@@ -22,8 +22,8 @@ const LIMIT: u64 = 64 << 20;
 /// Bytes by which some requests are larger than the others. The larger requests do not fit into the
 /// segments of the other requests, so the heap has to give back such segments to serve them.
 const LARGER: u64 = 20 << 20;
-/// Minimum number of steps of each thread, however long they take. With this number, some requests
-/// fail even on a loaded machine.
+/// Minimum number of steps of each thread, even after the time is up. The test needs failed
+/// requests. With 1000 steps, some requests fail even on a loaded machine.
 const LEAST_STEPS: u64 = 1000;
 /// Total bytes that the threads try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
@@ -43,7 +43,7 @@ fn threads_at_limit_fail_for_live() {
             short: AtomicU64::new(0),
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
-            // `binned` would round these 20 MiB up to 32 MiB, half of the limit.
+            // `binned` would round 20 MiB up to 32 MiB, so two such requests would fill the limit.
             larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };
@@ -60,8 +60,8 @@ fn threads_at_limit_fail_for_live() {
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
-        // `binned` rounds up to powers of two, and `split` keeps segments by class of size. So
-        // requests fail although the live bytes stay below 95 % of the limit.
+        // Requests fail although the live bytes stay below 95 % of the limit. `binned` rounds up to
+        // powers of two, and `split` uses a segment of one class of size for no other class.
         let (short, again) = (short.into_inner(), tried_again.into_inner());
         assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());

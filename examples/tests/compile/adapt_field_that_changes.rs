@@ -1,4 +1,4 @@
-//! An upload changes `Vec<f32>` to a device array, so the field's type has to be a parameter.
+//! An upload changes a `Vec<f32>` to a device array, so the struct needs a parameter for that type.
 
 #[derive(gpuheap::Adapt)]
 struct Sensor {

@@ -1,4 +1,4 @@
-//! A vector of structs that do not derive `Adapt` is refused, and so is a vector of pairs.
+//! An upload of a vector does not compile if its elements are pairs, or structs without `Adapt`.
 
 struct Sensor(f32);
 

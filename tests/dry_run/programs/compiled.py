@@ -1,6 +1,6 @@
 """Trains transformer layers under torch.compile, with an empty compiler cache.
 
-The compiler takes memory while it tunes kernels. It would not tune kernels in its cache again.
+The compiler takes memory while it tunes kernels. With a filled cache, it would not tune them again.
 """
 
 import os

@@ -53,7 +53,7 @@ pub(crate) fn calls(peer: &mut Peer, file: &str) -> Done {
     peer.result("calls", &figures)
 }
 
-/// A trace, and the state of its replay.
+/// Trace that is replayed in one or more passes, and the blocks that are live at its current event.
 struct Passes {
     events: Vec<Event>,
     streams: Vec<Stream>,

@@ -129,7 +129,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
             for _ in 0..HANDFUL {
                 match peer.heap.allocate(random.small_size(), &stream) {
                     Ok(block) => blocks.push(block),
-                    // Goes on after a failure: the freeing thread waits for its turn in each round.
+                    // Continues, because the freeing thread would wait forever for a missing turn.
                     Err(error) => failure = Some(error),
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests every workload on every pool of an emulated device, scaled down.
+//! Tests scaled-down versions of every workload, on every pool of an emulated device.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -68,7 +68,7 @@ fn pools_do_equal_work() {
     let replay = format!("replay:{}", trace.display());
     for pool in pools() {
         let random = &results(&pool, "random")[0];
-        // `peers_cuda cudaMalloc` prints this number for the same amount of work.
+        // The C++ program `peers_cuda`, run with `cudaMalloc`, prints this peak for equal requests.
         assert_eq!(number(random, "live_peak"), 720_824_716.0, "{pool}");
         let replayed = &results(&pool, &replay)[0];
         assert_eq!(replayed["trace"], "trace");

@@ -25,7 +25,8 @@ impl Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }
 
-    /// Returns clang, and the environment's compiler or else the usual one, if they are installed.
+    /// Returns the compilers to test with. The first is named by `CC` or `CXX`, or else is the
+    /// system's default compiler. The second is clang, if it is installed.
     fn compilers(self) -> Vec<OsString> {
         let (variable, usual, other) = match self {
             Language::C => ("CC", "cc", "clang"),
@@ -271,7 +272,7 @@ fn owners_pass_sanitizers() {
     sanitized_prints("owners.cpp", OWNERS);
 }
 
-/// Standard containers use memory of the host and the device. The sanitizers check the program too.
+/// Standard containers take their memory from a heap. Sanitizers check the same program.
 #[test]
 fn containers_live_in_heap_memory() {
     let expected = "9999 100 long enough to be outside of the string itself\n\
@@ -414,13 +415,13 @@ fn sanitized_prints(source: &str, expected: &str) {
     assert_eq!(printed, expected, "{source}");
 }
 
-/// Compiles a program of this folder as [`compile_test`] does, with the compiler that the
+/// Compiles a source file of `tests/c` as [`compile_test`] does, with the compiler that the
 /// environment names, or else `cc` or `c++`.
 fn compile_chosen(folder: &TempDir, source: &str, flags: &[&str]) -> PathBuf {
     compile_test(folder, Language::of(source).compilers().swap_remove(0), source, flags)
 }
 
-/// Compiles a program of this folder, with the shared library.
+/// Compiles a source file of `tests/c` into `folder`, and links it with the shared library.
 fn compile_test(folder: &TempDir, compiler: OsString, source: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let library = ["-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];

@@ -25,7 +25,7 @@ int main() {
   options.size = sizeof options;
   options.tracking = "backtraces";
   gpuheap::heap heap("emulated:64MiB", &options);
-  // Without this function, the end of the thread is reported on stderr.
+  // Registers an empty callback. Without a callback, gpuheap reports the thread's end on stderr.
   gpuheap_on_thread_end(heap.get(), [](const gpuheap_thread_end *, void *) {}, nullptr);
   std::printf("none: %zu\n", heap.list_leaks().size());
   char *first = forgets(heap, 1000);
@@ -45,8 +45,8 @@ int main() {
   show(growth.front());
   show(growth.back());
 
-  // Passes an array of two structures for three places. The structures have one more field, as in a
-  // later version of the header.
+  // The list has three places, but the array passed here has room for two structures. Each
+  // structure has one more field than gpuheap_site, as in a later version of the header.
   struct {
     gpuheap_site known;
     unsigned long long later;

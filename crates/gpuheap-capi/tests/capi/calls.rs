@@ -169,8 +169,8 @@ fn options_choose_pool_and_limits() {
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("options");
 
-    // 1 MiB is free on each side of a live 1 MiB. If the pool packs, both free parts serve one
-    // request.
+    // Free and live blocks of 2 MiB alternate. If the pool packs, it maps the free blocks together
+    // for a request of 8 MiB. Otherwise it takes new memory from the driver.
     for (slack, packs) in [(0.0, false), (1.0, false), (-1.0, true)] {
         let mut heap = ptr::null_mut();
         let options = gpuheap_options {

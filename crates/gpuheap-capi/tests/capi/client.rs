@@ -99,7 +99,7 @@ impl Client {
             let used = emulator.usage(device.ordinal());
             assert_eq!((used.plain, used.pools), (0, 0), "{what}");
         }
-        // If the program opened the device by name, the device's checks are off.
+        // `findings` returns an error if the program opened the device by name: the checks are off.
         if device.emulator().is_some_and(|emulator| emulator.findings().is_ok()) {
             support::assert_no_findings(&device, what);
         }
@@ -134,7 +134,7 @@ pub(crate) fn handle(stream: CUstream) -> *mut c_void {
     stream.0 as *mut c_void
 }
 
-/// Returns room for a structure of the interface, with its size set.
+/// Returns a structure of zeros for a function of the C interface to fill, with its size set.
 pub(crate) fn sized_room<T>() -> MaybeUninit<T> {
     let mut room = MaybeUninit::<T>::zeroed();
     // SAFETY: the first field of each structure of the interface is its size.

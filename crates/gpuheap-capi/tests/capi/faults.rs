@@ -34,7 +34,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
             }
         }
         if !held.is_empty() {
-            // The block of the other stream stays live here, and is freed on that stream later.
+            // Frees only the first block. The others stay live until after `stream_ended`.
             note(client.free(held.remove(0).0));
         }
         let ended = note(client.stream_ended(streams[0]));

@@ -34,8 +34,8 @@ fn forked_child_gets_a_status() {
     client.assert_all_returned("the parent");
 }
 
-/// Returns 0 if every function returns a status and a text, else the number of the first check that
-/// fails.
+/// Calls every function of the C interface in a forked child. Returns 0 if each returns
+/// GPUHEAP_STATUS_GONE and the error text names exec, else the number of the first failed check.
 fn child(client: Client, memory: crate::client::Memory) -> i32 {
     if client.allocate(1, CUstream::NULL).err() != Some(Status::Gone) {
         return 100;

@@ -48,8 +48,8 @@ fn bytes(memory: Memory) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(memory.address.cast(), memory.bytes as usize) }
 }
 
-/// A fill that was enqueued before the free runs late. Without the wait, the fill would overwrite
-/// the host's bytes.
+/// The device starts an enqueued fill only when something waits for it. Without the wait before the
+/// host's writes, the fill would overwrite the host's bytes.
 #[test]
 fn host_waits_before_using_memory() {
     for kind in [UNIFIED, PINNED] {
@@ -99,7 +99,7 @@ fn each_kind_frees_in_order() {
     assert_no_findings(&device, "kinds");
 }
 
-/// A fill by the device runs late. The fill is done when gpuheap_unregister returns.
+/// The device starts the fill only when something waits for it. So gpuheap_unregister has to wait.
 #[test]
 fn registered_memory_outlasts_its_work() {
     let device = emulated(64 << 20, Schedule::OnDemand);

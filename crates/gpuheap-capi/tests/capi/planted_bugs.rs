@@ -52,8 +52,8 @@ impl Program<'_> {
 
 #[test]
 fn planted_bugs_are_found() {
-    // With other pools, a block is a whole allocation of the driver, and a write beyond its end
-    // fails.
+    // Only these pools place several blocks in one allocation of the driver, so that a write beyond
+    // a block's end succeeds. With other pools, the driver refuses the write.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let clean = found(pool, |program| {
             let memory = program.allocate();

@@ -133,8 +133,8 @@ fn heap_works_after_streams_ended() {
                 kept.push(client.allocate(bytes, stream).unwrap());
             }
             assert_eq!(client.stream_ended(stream), Status::Ok);
-            // A second announcement is allowed as long as the handle does not belong to a new
-            // stream.
+            // gpuheap_stream_ended may be called again, as long as the handle does not belong to a
+            // new stream.
             assert_eq!(client.stream_ended(stream), Status::Ok);
             destroy_stream(&device, stream);
             if round % 4 == 3 {
@@ -163,7 +163,8 @@ fn unknown_stream_end_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
-/// The emulator's device is so small that each thread reuses the previous thread's memory.
+/// Each round allocates on a new thread. The emulated device is so small that the thread gets
+/// memory that was freed on the previous thread's stream.
 #[test]
 fn per_thread_stream_differs_by_thread() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
@@ -297,8 +298,8 @@ fn retired_stream_is_queried_once() {
     }
 }
 
-/// Shows why streams are announced: without the announcement, the heap queries a stream that no
-/// longer exists.
+/// Shows why a program calls gpuheap_stream_ended: without the call, the heap queries a stream that
+/// no longer exists.
 #[test]
 fn unannounced_stream_end_is_found() {
     let device = emulated(1 << 30, Schedule::OnDemand);

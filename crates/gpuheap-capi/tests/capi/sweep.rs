@@ -146,7 +146,8 @@ fn any_failed_call_gives_status() {
     }
 }
 
-/// Resets a device. Driver call number `nth` fails. The heap is closed anyway.
+/// Resets a device while driver call number `nth` fails, and checks that the heap is closed anyway.
+/// Returns whether the reset failed, and whether the program made `nth` driver calls.
 fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

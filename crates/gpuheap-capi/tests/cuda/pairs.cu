@@ -1,6 +1,6 @@
-// Measures how many nanoseconds an allocation and its free take. Compares the CUDA runtime, and a
-// heap that C or C++ code uses. tests/cuda/run compiles this program. benches/pairs.rs measures
-// Rust. GPUHEAP_DEVICE names the device.
+// Measures how many nanoseconds an allocation and its free take. Compares the CUDA runtime with a
+// gpuheap heap, used from C and from C++. tests/cuda/run compiles this program. benches/pairs.rs
+// measures the same pairs from Rust. GPUHEAP_DEVICE names the device.
 #include <gpuheap.hpp>
 
 #include <chrono>

@@ -50,8 +50,8 @@ pub(crate) struct DryRunArguments {
     time_limit: Option<Duration>,
 
     /// Find the largest value of an environment variable with which the program fits; {VAR} in ARGS
-    /// is replaced too. VAR=128..8192:128 tries multiples of 128. If given several times, find the
-    /// largest value of the first variable for several values of each other one
+    /// is replaced too. VAR=128..8192:128 tries multiples of 128. If given several times, the
+    /// search is for the first variable, and is repeated for values of the others
     #[arg(long, value_name = "VAR=8..64", value_parser = FindBatch::parse, conflicts_with = "quick")]
     #[arg(visible_alias = "find-length")]
     find_batch: Vec<FindBatch>,
@@ -73,13 +73,14 @@ pub(crate) struct DryRunArguments {
     #[arg(long)]
     allow_oversubscription: bool,
 
-    /// Set the result that a line of the program reads. VALUE is an expression of Python; in it,
-    /// shape is the shape of the tensor that is read, and bound is the largest possible count
+    /// Set the result that a line of the program reads. VALUE is an expression of Python. In VALUE,
+    /// shape is the shape of the tensor that is read, and bound is the largest count that the read
+    /// can return
     #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
     read: Vec<SetResult>,
 
-    /// If sizes depend on counts that the program reads, as by nonzero, also run with the smallest
-    /// counts instead of the largest: at all lines that read, then at each line alone
+    /// If sizes depend on counts that the program reads from the GPU (as with nonzero), run again
+    /// with the smallest counts: first at all lines that read counts, then at each line alone
     #[arg(long)]
     read_range: bool,
 

@@ -21,7 +21,7 @@ const REFUSALS: usize = 3;
 /// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Maximum number of the program's lines shown as lines that choose a size by a result they read.
+/// Maximum number of source lines shown that compute a size from a result read from the GPU.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome, then the figures, the remedies and the unknown figures.
@@ -193,8 +193,8 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns sentences that compare two peaks: if operators such as `nonzero` find the smallest
-/// counts, and if they find the largest counts.
+/// Returns sentences that compare two peaks. One is the peak if operators such as `nonzero` find
+/// the smallest possible counts, the other if they find the largest.
 fn range(range: &ResultRange) -> String {
     let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
@@ -349,7 +349,8 @@ fn fits(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the rows of a card: a row for each device, or for each process if there is one device.
+/// Returns the table's rows for one GPU model. If the program used several GPUs, there is a row for
+/// each GPU; otherwise, there is a row for each process.
 fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     let fits = fits(card.outcome);
     let mark = if card.is_estimated { "~" } else { "" };
@@ -495,8 +496,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Adds the requests that the driver refused on a card. Requests that made memory run out come
-/// first.
+/// Appends to `text` the requests that the driver refused on a card. Requests that made memory run
+/// out come first.
 fn refused(text: &mut String, card: &CardResult) {
     let all = || card.processes.iter().flat_map(|process| &process.refused);
     let mut decisive = all().filter(|refusal| refusal.is_decisive);
@@ -522,7 +523,7 @@ fn refused(text: &mut String, card: &CardResult) {
     // a request. If the repeated request fails, it is shown elsewhere.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
-        // If a loop tried several sizes, the first refusal is enough.
+        // Shows only the first refusal from the same lines: a loop may have tried several sizes.
         if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
             continue;
         }

@@ -44,7 +44,7 @@ pub(crate) struct RunArguments {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Let requests for device memory fail above this size, or this share of the device (80%)
+    /// Let requests for device memory fail above a size, or above a share of the device, e.g. 80%
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     limit: Option<Size>,
 
@@ -89,7 +89,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     no_python: bool,
 
-    /// Record the blocks of PyTorch's, CuPy's and RMM's pools, too: tensors and arrays
+    /// Also record the blocks (tensors and arrays) inside the pools of PyTorch, CuPy and RMM
     #[arg(long)]
     frameworks: bool,
 
@@ -208,7 +208,7 @@ fn shared_file(folder: &Path, bytes: u64) -> Result<NamedTempFile, Failure> {
     })
 }
 
-/// Returns the variables for the program and its children.
+/// Returns the environment variables to set for the program and its children.
 fn variables(
     arguments: &RunArguments,
     library: &Path,
@@ -297,7 +297,7 @@ impl Captures {
         }
         let stem = OsStr::from_bytes(stem).to_owned();
         let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        // The path is absolute, because the program may change its working directory.
+        // Makes the folder's path absolute, because the program may change its working directory.
         let folder = parent.unwrap_or(Path::new("."));
         let folder = folder.canonicalize().map_err(|error| cannot(error.to_string()))?;
         tempfile::tempfile_in(&folder).map_err(|error| cannot(error.to_string()))?;

@@ -313,7 +313,8 @@ fn signal_during_callback_reaches_program() {
         ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
         ("SystemExit(7)", 3, "SystemExit(7)\n"),
     ] {
-        // The signal handler may run at any point of the callback.
+        // A signal handler may raise an exception at any point of the hook's callback. In this
+        // program, the method `get` raises the exception within the callback.
         let program = format!(
             "
 import time
@@ -356,7 +357,7 @@ operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
     for (name, operator) in [
         ("7nonzero", Some("nonzero")),
         ("24repeat_interleave_Tensor", Some("repeat_interleave_Tensor")),
-        // These operators only return the result to Python, and allocate no memory by it.
+        // These operators only return a result to Python. No memory is allocated for the result.
         ("4item", None),
         ("5equal", None),
     ] {
@@ -695,8 +696,8 @@ torch.step()
     let figures = |end: &Value| (end["counts"]["at_most"].clone(), end["allocated"].clone());
     assert_eq!(range["largest"]["allocated"], 126, "{}", ran.stderr);
     assert_eq!(figures(&range["smallest"]), (json!(1), json!(12)), "{}", ran.stderr);
-    // At the line of `first`, a count of 0 makes the program fail. At the line of `second`, it does
-    // not.
+    // The program asserts that the count at the line of `first` is above 0, so the smallest count
+    // there is 1. The smallest count at the line of `second` is 0.
     let lines: Vec<_> = range["lines"].as_array().unwrap().iter().map(figures).collect();
     assert_eq!(lines, [(json!(1), json!(16)), (json!(0), json!(121))], "{range}");
     assert!(ran.stderr.contains("less allocated; 0 at"), "{}", ran.stderr);

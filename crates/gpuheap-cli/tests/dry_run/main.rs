@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::command::{Ran, ran};
 
-/// Line of a shell script. It writes a report that says that the program used GPU memory.
+/// Line of a shell script. It writes the report of a program that used GPU memory.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 

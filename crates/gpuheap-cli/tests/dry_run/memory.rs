@@ -199,8 +199,8 @@ fn example_process_end_has_verdict() {
     let (ran, json) = example("process_end", "2GiB");
     assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
     assert!(!ran.stdout.contains("memory: no"), "{}", ran.stdout);
-    // The program kills some processes, so their last recorded peaks count. These may be up to 1/64
-    // too low.
+    // A killed process writes no final report, so the verdict uses its latest report. Reports are
+    // written when the peak has grown by 1/64, so the peak may be up to 1/64 too low.
     let all = json["cards"][0]["processes"].as_array().unwrap();
     let peaks: Vec<u64> =
         all.iter().map(|one| one["devices"][0]["in_use"].as_u64().unwrap()).collect();

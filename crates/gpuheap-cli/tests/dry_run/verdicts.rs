@@ -2,8 +2,8 @@
 
 use crate::Bench;
 
-/// Returns a script that writes reports of a process, then ends with `code`. In `driver` and
-/// `torch`, `{TRACE}` stands for a snapshot's path.
+/// Returns a script that writes the reports `driver` and `torch` of a process, and ends with the
+/// exit code `code`. The script also copies the snapshot `trace`, unless `trace` is empty.
 fn script(bench: &Bench, driver: &str, torch: &str, trace: &str, code: i32) -> String {
     let traces = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces");
     let copy = match trace {
@@ -83,7 +83,7 @@ fn small_card_gets_needed_memory() {
     std::fs::rename(&fits, bench.files.path().join("fits.sh")).unwrap();
     let fails = script(&bench, DRIVER, &torch(1), trace, 1);
     std::fs::rename(&fails, bench.files.path().join("fails.sh")).unwrap();
-    // The program fits on a device with enough memory.
+    // The program succeeds on an emulated device of 2 TiB, and fails on every smaller device.
     let program = bench.file(
         "program.sh",
         "case $GPUHEAP_EMULATED_DEVICE in *2199023255552*|*2TiB*|*2048GiB*) exec sh fits.sh;; esac\nexec sh fails.sh\n",
@@ -107,7 +107,8 @@ fn early_failure_names_refusals_without_cards() {
     assert_eq!((ran.code, &json["needs"]["cards"]), (3, &serde_json::json!([])));
     assert!(ran.stderr.contains("Calls were refused before"), "{}", ran.stderr);
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
-    // Without a refused call, the program may have rejected a result that the dry run chose.
+    // If the program fails although no call was refused, the report suspects another cause: the
+    // program rejected a result that the dry run chose.
     let script = self::script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 1);
     let ran = bench.dry_run(&["--card", "RTX 4090", "--", "sh", &script]);
     assert!(ran.stderr.contains("Results are chosen"), "{}", ran.stderr);
@@ -163,7 +164,8 @@ fn size_from_result_has_own_code() {
     assert_eq!((ran.code, &json["outcome"]), (4, &"fits_as_far_as_known".into()));
     assert_eq!(json["unknown"]["sizes"][0]["times"], 9);
     assert!(ran.stderr.contains("train.py:31 in mask by nonzero (9 times)"), "{}", ran.stderr);
-    // Neither a fitting card nor the needed memory is known, so the verdict names neither.
+    // A size depends on a result that the dry run chose, so the figures are lower bounds. The
+    // verdict then names no card that fits, and no next command.
     assert_eq!((&json["is_lower_bound"], &json["next"]), (&true.into(), &None::<()>.into()));
     assert_eq!(json["needs"]["cards"], serde_json::json!([]));
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
@@ -233,7 +235,8 @@ fn quick_replays_cards_of_same_capability() {
 fn each_device_has_own_verdict() {
     let bench = Bench::new();
     let report = |rank: u64, used: &str, failed: u64| {
-        // The process of rank 1 sees only device 1 of the machine. It began later, with a smaller id.
+        // The process of rank 1 sees only device 1 of the machine. It began later, but has the
+        // smaller process id.
         format!(
             r#"cat >$to/driver.{pid}.json <<'END'
 {{"began": {rank}, "devices": [{{"number": {rank}, "total": 25000000000, "peak_in_use": {used}}}]}}

@@ -67,7 +67,7 @@ fn finding_about_driver_has_code_one() {
 const NO_ANSWER: &str = "== /dev/dxg\n== nvml\n{\"devices\": [{\"failure\": {\"code\": 999, \
                          \"text\": \"unknown error\"}}]}\n";
 
-/// Runs a command on the machine of a recording.
+/// Runs a `gpuheap` command that examines the recorded machine `text` instead of this machine.
 fn on_text(text: &str, arguments: &[&str]) -> crate::Ran {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bare.machine");

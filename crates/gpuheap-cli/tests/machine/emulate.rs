@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::{Ran, library};
 
-/// Runs the command with a folder of the emulated libraries.
+/// Runs `gpuheap emulate` with a new folder that contains the emulated libraries.
 fn emulate(arguments: &[&str]) -> Ran {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));

@@ -1,4 +1,4 @@
-//! Runs whole commands that examine a machine. The machines are recordings.
+//! Runs the `gpuheap` commands that examine a machine. Most of them read a recorded machine.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

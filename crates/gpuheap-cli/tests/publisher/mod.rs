@@ -1,4 +1,4 @@
-//! Starts a program that publishes its heaps' state: a test of the suite, in a separate process.
+//! Starts a test of this suite in a separate process. The test publishes its heaps' state.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

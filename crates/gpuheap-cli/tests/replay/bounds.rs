@@ -1,5 +1,5 @@
-//! Tests limits and devices that arguments give. Tests verdicts for devices that have just enough
-//! memory, or slightly too little.
+//! Tests memory limits and devices that are given as arguments, and verdicts for devices that have
+//! just enough memory or slightly too little.
 
 use crate::support::{Ran, replay};
 
@@ -11,7 +11,7 @@ fn words(ran: &Ran) -> String {
     verdict.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The run had 4.85 GiB. It needs 4.94 GiB.
+/// The recorded run failed because it had only 4.85 GiB. The program needs 4.94 GiB.
 #[test]
 fn limit_replaces_memory_of_failed_run() {
     for (limit, code) in [("4.94GiB", 0), ("4.8GiB", 1)] {

@@ -226,8 +226,8 @@ fn search_json_matches_text() {
         let ran = replay(&["--json", "--pool", pool, "gpt_train_short.csv.gz"]).json();
         assert_eq!(ran[0]["results"][0]["peak_reserved_bytes"], setting["peak_reserved_bytes"]);
     }
-    // The log of this failed run does not name its device. Without `--card`, the recorded failure
-    // counts, so the replay does not get through.
+    // The log of this failed run does not name its device. Without `--card`, no device is known on
+    // which a setting could be enough, so `gets_through` is `false`.
     let folder = support::recordings().join("rmm-logs");
     let log = "cudf_oom.dev0.csv.gz";
     for (device, code) in [(&[][..], 1), (&["--card", "T4 16GB"], 0)] {

@@ -63,7 +63,7 @@ fn minimum_is_found_from_below() {
 #[test]
 fn minimum_respects_delay_and_limit() {
     let trace = "two_streams.csv.gz";
-    // On a smaller device, a limit of 80 % is smaller too.
+    // A limit of 80 % is a share of each device that the search tries, not of one fixed device.
     for arguments in [["--delay", "5ms"], ["--limit", "80%"]] {
         for (pool, minimum) in minima(&[&own_pools()[..], &arguments, &[trace]].concat()) {
             let enough = gets_through(trace, &pool, minimum, &arguments);

@@ -81,9 +81,9 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// A figure that is a range states why it is a range. In the first program, CUDA graphs ended
-/// before the snapshot, so the modelled pool differs from the recorded one. The speed of streams is
-/// not a reason, because no freed block of that program waits for another stream.
+/// If a figure is a range, the report states the reason. In the first program, CUDA graphs ended
+/// before the snapshot, so the modelled pool differs from the recorded one. In the second program,
+/// freed blocks wait for other streams, so the peak depends on the streams' speed.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -178,8 +178,8 @@ fn cards_are_found_by_name() {
     assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
 }
 
-/// If a device is too small for every resource of RMM, the report names the memory that is enough.
-/// Cards with more memory fit.
+/// If memory runs out with every resource of RMM, the report names the memory that is enough, and
+/// the cards that have so much memory.
 #[test]
 fn failed_log_names_memory_and_cards() {
     let folder = recordings().join("rmm-logs");
@@ -192,7 +192,8 @@ fn failed_log_names_memory_and_cards() {
         assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
         assert!(ran.stdout.contains("GTX 1650 4GB: yes"), "{}", ran.stdout);
         assert!(verdict(&ran.stdout).lines().count() <= 24, "{}", ran.stdout);
-        // gpuheap's pools are not compared for a program that uses RMM.
+        // For a program that uses RMM, the report describes the failure of an RMM resource, and not
+        // of one of gpuheap's own pools.
         let told = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(told.contains("cuda had reserved") || told.contains("rmm:async had"), "{told}");
         let json = replay_in(&folder, &[&["--json"], &arguments[..]].concat()).json();
@@ -201,7 +202,7 @@ fn failed_log_names_memory_and_cards() {
     }
 }
 
-/// The figures do not depend on the device, and equal the result of `--find-minimum`.
+/// Needed and taken memory do not depend on the device. `--find-minimum` finds the needed memory.
 #[test]
 fn verdict_has_needed_and_taken_memory() {
     let run = "two_streams.snapshot.pickle.gz";

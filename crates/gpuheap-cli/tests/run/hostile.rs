@@ -40,7 +40,7 @@ fn limit_of_file_sizes_stops_recording() {
         assert_eq!(run.ran.code, 3, "{limit}: {}", run.ran.stderr);
         let sizes = run.captures().into_iter().map(|path| std::fs::metadata(path).unwrap().len());
         let sizes: Vec<u64> = sizes.collect();
-        // If the limit leaves no room for the file's first part, the file is removed.
+        // A limit of 4000 bytes leaves no room for the file's first part, so the file is removed.
         assert_eq!(sizes.len(), usize::from(limit != "4000"));
         assert!(sizes.iter().all(|&size| size <= limit.parse().unwrap()), "{sizes:?}");
         assert!(run.ran.stderr.contains("limit of file sizes"), "{limit}: {}", run.ran.stderr);

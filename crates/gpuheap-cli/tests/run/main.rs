@@ -475,7 +475,7 @@ fn cudarc_is_recorded() {
     assert_eq!(lines, [lines[0], lines[0], lines[0] + 1]);
 }
 
-/// Leaves two slices live that one line allocates, and frees a slice that another line allocates.
+/// Allocates two slices on one line, and leaves them live. Also frees a slice of another line.
 fn cudarc_program() -> ! {
     let context = cudarc::driver::CudaContext::new(0).unwrap();
     let stream = context.default_stream();

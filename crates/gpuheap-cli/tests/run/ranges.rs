@@ -23,8 +23,9 @@ fn ranges_have_their_memory() {
             (name, range.ranges, range.peak_bytes, range.allocations, range.allocated_bytes, left)
         })
         .collect();
-    // The program takes 3 blocks of 1 MiB, and frees the last. Another thread takes 7 MiB. NVTX
-    // ranges during which no memory is taken or freed are left out.
+    // The peak is 10 MiB: the main thread holds 3 blocks of 1 MiB while another thread takes 7 MiB.
+    // The main thread frees the last of the 3 blocks afterwards. NVTX ranges during which no memory
+    // is taken or freed are left out.
     let all = 10 * MIB;
     assert_eq!(
         rows,

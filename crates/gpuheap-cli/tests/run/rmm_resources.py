@@ -1,4 +1,4 @@
-"""Stands for the parts of RMM's memory resources that a recording sees. RMM itself needs a GPU."""
+"""Imitates the functions of RMM that a recording replaces. RMM itself needs a GPU."""
 
 
 class CallbackMemoryResource:

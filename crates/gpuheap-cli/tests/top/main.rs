@@ -74,7 +74,7 @@ fn open(tmux: &Tmux, arguments: &str) {
     tmux.run(&format!("clear; XDG_RUNTIME_DIR={folder} sh -c '{ids}; {command}'; echo code=$?"));
 }
 
-/// Starts `gpuheap top` on a recorded machine in the shell, and waits until the screen is shown.
+/// In the shell, starts `gpuheap top` with a recorded machine, and waits until the screen is shown.
 fn open_recorded(tmux: &Tmux) {
     let file = machine(tmux.folder());
     open(tmux, &format!("--machine {}", file.display()));

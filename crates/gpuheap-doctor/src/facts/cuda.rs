@@ -87,7 +87,7 @@ impl CudaProbe {
 /// Name of the line that reports the end of the probing process.
 const END: &str = "end";
 
-/// Returns the last line. It reports how the probing process ended.
+/// Returns the line that follows a probing process's lines, and reports how the process ended.
 pub(crate) fn end_line(failure: Option<&str>) -> String {
     let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Ok };
     CudaProbe::new(None, END, outcome, failure.unwrap_or_default()).to_line()

@@ -91,7 +91,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the command cannot be started.
     fn cuda(&self, command: &[String]) -> Result<String, Skipped>;
 
-    /// Runs a command that changes nothing. Returns its output.
+    /// Runs a command and returns its output. The command must only read, and change nothing.
     ///
     /// # Errors
     ///

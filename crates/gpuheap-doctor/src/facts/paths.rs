@@ -18,7 +18,8 @@ const VARIABLES: [&str; 13] = [
     "GGML_CUDA_NO_VMM",
 ];
 
-/// Returns `true` if a rule reads the environment variable `name`. Other variables are not kept.
+/// Returns `true` if a rule of `gpuheap doctor` reads the environment variable `name`. Only such
+/// variables of a process are stored.
 pub(crate) fn is_kept_variable(name: &str) -> bool {
     VARIABLES.contains(&name)
 }

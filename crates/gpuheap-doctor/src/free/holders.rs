@@ -7,7 +7,7 @@ use crate::evidence;
 use crate::machine::{Kind, Machine, WindowsProcess};
 use crate::status::{Account, Place, Row};
 
-/// Step that would give memory back. The user types its command.
+/// Suggested step that would give memory back: a command for the user to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Reason why the step would help.
@@ -208,7 +208,7 @@ fn kill_command(pid: u32) -> String {
     format!("kill {pid}")
 }
 
-/// Returns the step for memory in use that no listed process accounts for.
+/// Returns the step that is suggested if no listed process accounts for some memory in use.
 fn unaccounted_step(machine: &Machine, gpu: u32, account: &Account) -> Option<Step> {
     if machine.host.is_wsl {
         if machine.windows.is_some() || account.used_bytes == 0 {

@@ -124,7 +124,7 @@ pub(super) fn shared(source: &dyn Source, processes: &[Process]) -> Result<Share
     holders.truncate(MOST_COMPARED);
     for (index, one) in holders.iter().enumerate() {
         for other in &holders[index + 1..] {
-            // Compares equal numbers only, because a child inherits descriptors with their numbers.
+            // Compares descriptors of equal numbers, because a child inherits its parent's numbers.
             let both =
                 one.holds.iter().take(MOST_COMPARED).filter(|held| other.holds.contains(held));
             for (number, _) in both {

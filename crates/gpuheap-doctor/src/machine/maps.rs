@@ -67,7 +67,7 @@ fn mapping(line: &str) -> Option<(u64, &str, &str)> {
     Some((number(end)?.checked_sub(number(start)?)?, fields.next()?, path))
 }
 
-/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if no rule needs the file.
+/// Returns the file's name in a line of `/proc/PID/maps`; `None` if the diagnosis does not use it.
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

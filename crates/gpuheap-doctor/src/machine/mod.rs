@@ -108,8 +108,8 @@ impl Machine {
         machine
     }
 
-    /// Reads devices and processes, without the programs that publish their heaps. Blocks for 15
-    /// seconds at most.
+    /// Reads devices and processes, but not the heaps that programs publish on sockets. Blocks for
+    /// 15 seconds at most.
     pub fn read_devices(source: impl Source) -> Machine {
         Machine::from_source(Arc::new(source), Probes::default())
     }
@@ -166,7 +166,7 @@ impl Machine {
         let programs = probe::limited(&self.source, limit, move |source| source.programs(detail));
         self.programs = match programs.and_then(|programs| programs) {
             Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
-            // A recording of an earlier version has no answers of programs. That is no failure.
+            // Recordings of earlier versions lack published heaps. This is no failure.
             Err(reason) if reason.why == Why::Missing => Vec::new(),
             Err(reason) => {
                 self.skipped.push(("programs", reason));
@@ -228,7 +228,8 @@ impl Machine {
         self.checkpointed =
             self.value_or_skip("cuda-checkpoint", checkpointed.and_then(|found| found));
         self.read_windows();
-        // An empty command runs no probe of CUDA. A recording returns the results that it contains.
+        // On a live machine, an empty command runs no probe of CUDA. A recording returns its
+        // recorded results for any command.
         if let Ok(text) = self.source.cuda(&[]) {
             self.cuda = facts::parse_probes(&text, self.devices());
         }
@@ -255,10 +256,9 @@ impl Machine {
         self.windows = self.value_or_skip("windows", asked.map(Some));
     }
 
-    /// While much memory is unaccounted, reads NVML up to twice more, half a second apart. A
-    /// process that starts or ends may be missing from one of NVML's lists. Keeps the answer with
-    /// the least unaccounted memory. Reads the processes again, because that answer may list other
-    /// processes.
+    /// If much memory is unaccounted, reads NVML up to twice more, half a second apart. A process
+    /// that starts or ends may be missing from one of NVML's lists. Keeps the reading with the
+    /// least unaccounted memory, and reads the processes that this reading lists.
     fn reread_unaccounted(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();
@@ -335,8 +335,8 @@ impl Machine {
     ///
     /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. The
     /// driver gives the pid in the caller's namespace, and leaves out processes without a pid there
-    /// (`os_find_ns_pid` in the open kernel modules). Not so in gVisor (kernel release 4.4.0): the
-    /// caller is the sandbox. Under WSL2 the driver is Windows' own.
+    /// (`os_find_ns_pid` in the open kernel modules). This is not so in gVisor (kernel release
+    /// 4.4.0), where the caller is the sandbox, nor under WSL2, where the driver is Windows' own.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());

@@ -31,8 +31,8 @@ pub(super) fn limited<T: Send + 'static>(
 }
 
 /// A probe that is called again and again. If a call exceeds its time limit, its thread may stay
-/// blocked. Until that call returns, further calls fail immediately, because each call would block
-/// another thread. This also holds for calls of clones.
+/// blocked. Until that call returns, further calls fail immediately, because each of them could
+/// block one more thread. This also holds for calls of clones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
 

@@ -58,8 +58,8 @@ pub struct Process {
     pub is_readable: bool,
     /// Mapped files that rules look for: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// Number of contexts on each device file, counted by mappings. Each context had one mapping on
-    /// an H200 with driver 580. Empty if the driver makes no such mapping.
+    /// Number of contexts on each device file. A context maps the file once (H200, driver 580), so
+    /// the mappings are counted. Empty if the driver makes no such mapping.
     pub contexts: BTreeMap<String, usize>,
     /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps such memory (driver 580), and
     /// programs share such memory between processes.
@@ -113,7 +113,7 @@ impl Process {
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
-    /// Returns `true` if the process watches devices by NVML and has no library of CUDA.
+    /// Returns `true` if the process has loaded NVML but no CUDA library: it only watches devices.
     pub fn only_watches(&self) -> bool {
         self.has_loaded("libnvidia-ml.so") && !self.has_loaded("libcuda.so")
     }

@@ -38,7 +38,7 @@ impl Machine {
             process.user.clone_from(number);
             process.hides_arguments = true;
         }
-        // A program's lines of code, scopes, arguments and error texts may contain private names.
+        // Removes lines of code, scopes, arguments and error texts: they may have private names.
         for program in &mut machine.programs {
             program.leaks.sites.clear();
             (program.scopes, program.libraries) = (Vec::new(), Vec::new());
@@ -102,9 +102,9 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces each home folder with `~`: `folder`, such as `/home/`, and the user's name after it.
-/// Ignores upper and lower case. A Windows name may contain blanks. If the path continues after the
-/// name, the name ends at the next separator.
+/// Replaces each home folder in a text with `~`. A home folder is `folder`, such as `/home/`, and a
+/// user's name after it. Ignores upper and lower case. A Windows name may contain blanks. If the
+/// path continues after the name, the name ends at the next separator.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

@@ -9,10 +9,10 @@ pub struct Windows {
     pub memory: Option<u64>,
     /// "Dedicated GPU memory" in use, on the adapter that uses the most such memory.
     pub dedicated: u64,
-    /// "Shared GPU memory" in use, on the adapter of `dedicated`. This is host memory.
+    /// "Shared GPU memory" in use, on the same adapter as `dedicated`. This is host memory.
     pub shared: u64,
-    /// Windows processes on the adapter of `dedicated`. The process with the most dedicated memory
-    /// is the first.
+    /// Windows processes that use the same adapter as `dedicated`. The process with the most
+    /// dedicated memory is the first.
     pub processes: Vec<WindowsProcess>,
     /// Seconds since Windows reset the display driver; `None` if the last hour had no reset.
     pub reset_ago: Option<u64>,

@@ -81,7 +81,7 @@ pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
     })
 }
 
-/// Explains a text that has the driver's or the runtime's name of the error, and no figures.
+/// Explains a text that has no sizes, and names the error as the driver or the runtime does.
 pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 6] = [
         // Printed by the macro `gpuErrchk` of many C++ programs.

@@ -99,7 +99,7 @@ impl Explanation {
         self
     }
 
-    /// Marks the form of the error's text as seen in a run, or as known from documentation only.
+    /// Records whether the error's wording was seen in a run, or is known from documentation only.
     pub(super) fn confirmed(mut self, is_confirmed: bool) -> Explanation {
         self.from_documentation = !is_confirmed;
         self

@@ -1,4 +1,4 @@
-//! Explains gpuheap's own errors, by their figures or by their text.
+//! Explains gpuheap's own errors, given as figures (JSON or Python) or as the error's text.
 
 use serde_json::Value;
 
@@ -132,7 +132,7 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let remedy = remedy(tail);
     let limit = after(tail, " reserved of a limit of ");
     let total = after(tail, "; total limit of ");
-    // The error rounds up the amount that a limit lacks. So the limit plus this amount is enough.
+    // The text rounds the shortage up, so a limit raised by the printed amount is enough.
     let raised = |name: &str, limit: Option<u64>| {
         let short = after(remedy, &format!("raise the {name} by "))
             .or_else(|| after(remedy, &format!("raise the {name} by at least ")));
@@ -167,8 +167,8 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     ]))
 }
 
-/// Returns the remedy in the last part of an error's text: the words before the figures. The
-/// figures are in brackets that begin with a pool's name.
+/// Returns the remedy in `tail`, the last part of an error's text. The remedy ends before the
+/// bracket with the figures, such as ` (split pool: ...`.
 fn remedy(tail: &str) -> &str {
     let pools = ["none", "simple", "binned", "split", "stitched", "driver"];
     let figures = pools.iter().filter_map(|pool| tail.find(&format!(" ({pool} pool: ")));

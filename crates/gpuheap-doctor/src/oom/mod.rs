@@ -1,4 +1,4 @@
-//! Explains out-of-memory errors. An explanation has figures of the text, one cause, and remedies.
+//! Explains an out-of-memory error: the sizes in its text, one cause, and remedies.
 
 mod driver;
 mod explanation;
@@ -46,7 +46,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
         &|| host::killed(text, line, is_wsl2),
     ];
     let found = readers.iter().find_map(|read| read())?;
-    // Only explanations that refer to the chapter on WSL2 depend on WSL2.
+    // Only explanations that name the chapter on WSL2 would be different without WSL2.
     let depends_on_wsl2 =
         found.guide == Some(explanation::WSL2_CHAPTER) && found.program != gpuheap::PROGRAM;
     Some(match sign.filter(|_| depends_on_wsl2 && on_wsl2.is_none()) {
@@ -60,7 +60,8 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // PyTorch prints 17179869184.00 GiB for a size that Windows does not report.
+    // Words that only a program under WSL2 prints. PyTorch prints the last for a size that Windows
+    // does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",
         "/usr/lib/wsl/",

@@ -80,7 +80,7 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         let missing = Amount(short.saturating_sub(unallocated_bytes));
         (format!("the program needs {missing} more than the device has"), LARGER)
     };
-    // Only PyTorch's messages for CUDA were recorded in real runs (tests/machine/texts).
+    // Real runs confirmed only the wording for CUDA (tests/machine/texts).
     let found = explanation("PyTorch", cause, fix).rounded(true).confirmed(!is_hip);
     let mut found = found.with_figures(&[
         ("requested", Some(requested)),
@@ -146,7 +146,7 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// Explains PyCUDA. A context of PyCUDA is current only on the thread that pushed the context.
+/// Explains errors of PyCUDA. A context is current only on the thread that pushed the context.
 pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pycuda = text.contains("pycuda");
     let known = |cause: &str, fix: &str| Some(explanation("PyCUDA", cause, fix).confirmed(true));
@@ -180,7 +180,7 @@ pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     }
     text.contains("cuMemAlloc failed: out of memory").then(|| {
         let cause = "the driver has no memory left for the request";
-        // The exceptions of PyCUDA 2026.1 name their module, as a run showed.
+        // PyCUDA 2026.1 printed this name of its exception in a real run.
         let is_confirmed = text.contains("pycuda._driver.MemoryError");
         let found = explanation("PyCUDA", cause, "gpuheap status").confirmed(is_confirmed);
         add_windows(found, on_wsl2)

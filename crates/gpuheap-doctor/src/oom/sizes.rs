@@ -1,8 +1,8 @@
 //! Parses sizes in texts.
 
-/// Returns the size that follows the text `before`: `20.00 MiB`, `8.000000 GiB`, `201. GiB`,
-/// `805,306,368 bytes`, `4096`. `None` if no size follows, or if it is 16 EiB or more: drivers
-/// print that for "unknown".
+/// Returns the size that follows the text `before`, in forms such as `20.00 MiB`, `8.000000 GiB`,
+/// `201. GiB`, `805,306,368 bytes` and `4096`. `None` if no size follows, or if the size is 16 EiB
+/// or more, because drivers print such a size for "unknown".
 pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     leading(rest)
@@ -41,7 +41,8 @@ fn factor(unit: &str) -> Option<u64> {
     Some(base.pow(power as u32 + 1))
 }
 
-/// Returns the size before the text `after`: `14.31 GiB already allocated`.
+/// Returns the size that stands before the text `after`. For ` already` in `14.31 GiB already
+/// allocated`, this is 14.31 GiB.
 pub(super) fn before(text: &str, after: &str) -> Option<u64> {
     let (head, _) = text.split_once(after)?;
     let start = head

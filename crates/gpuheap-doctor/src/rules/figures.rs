@@ -106,8 +106,8 @@ pub(super) const P08: Rule =
 /// Returns a finding if the process uses PyTorch and holds much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
-    // If the program publishes its heaps, rule P25 reports their exact cache instead. A recorder of
-    // allocations publishes counts only, and does not know the size of PyTorch's cache.
+    // Leaves out programs that publish heaps, because rule P25 reports the exact size of their
+    // caches. A recorder of allocations publishes counts only, and does not know PyTorch's cache.
     let is_heap = |heap: &HeapStatus| heap.pool != RECORDED;
     let published = evidence::heaps(machine, process.pid);
     if !has_pytorch || published.is_some_and(|status| status.heaps.iter().any(is_heap)) {

@@ -1,4 +1,4 @@
-//! Rules about processes that keep memory after their program's end, or without using the memory.
+//! Rules about processes that hold memory after their program's end, or that hold unused memory.
 
 use gpuheap_text::{age, mib};
 
@@ -131,7 +131,7 @@ pub(super) const P04: Rule = Rule::new(
     Processes(zombies_with_threads),
 );
 
-/// Returns a finding if the process's main thread has ended and other threads of it live.
+/// Returns a finding if the process's main thread has ended and other threads still run.
 fn zombies_with_threads(_: &Machine, process: &Process) -> Option<Finding> {
     (process.state == 'Z' && process.threads > 1).then(|| {
         P04.finding(
@@ -244,8 +244,8 @@ pub(super) const P22: Rule = Rule::new(
     Processes(memory_of_ended_senders),
 );
 
-/// Bytes by which the memory of all listed processes may exceed the memory in use. Beyond that,
-/// some memory counts as listed for two processes.
+/// Bytes by which the memory of all listed processes may exceed the memory in use. A larger excess
+/// shows that some memory is listed for two processes.
 const NOISE: i64 = 64 << 20;
 
 /// Returns a finding if the process shares memory with an ended process.

@@ -43,7 +43,7 @@ pub(super) const W03: Rule =
     Rule::new("W03", Severity::Warning, "memory that Windows holds", Machines(memory_of_windows));
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
-/// the card if that is more. A finding may mean the desktop alone: it reached 1.8 GB on some cards.
+/// the card if that is more. The desktop alone can cause a finding: it took 1.8 GB on some cards.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
@@ -129,8 +129,8 @@ pub(super) const W05: Rule =
 /// Bytes of pinned memory at which Docker on WSL2 began to refuse more. Rule W05 reports from here.
 const NOTED: u64 = 512 << 20;
 
-/// Bytes of pinned memory at which a host with 62 GiB began to refuse more. Rule W05 warns from
-/// here on.
+/// Bytes of pinned memory at which WSL2, on a host with 62 GiB, began to refuse more. Rule W05
+/// warns from here on.
 const WARNED: u64 = 768 << 20;
 
 /// Returns a finding if pinned memory is close to the amounts at which calls failed.
@@ -287,7 +287,7 @@ fn large_ranges(machine: &Machine, process: &Process) -> Option<Finding> {
     Some(W13.finding(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
 }
 
-/// Returns the part of a process that reserves large ranges, and the setting that prevents this.
+/// Returns the software that reserves large address ranges, and the setting that prevents it.
 fn range_setting(process: &Process) -> Option<(&'static str, &'static str)> {
     const LLAMA: [&str; 4] = ["llama-server", "llama-cli", "ollama", "node-llama-cpp"];
     let variable = |name: &str| process.environment.get(name).map(String::as_str);

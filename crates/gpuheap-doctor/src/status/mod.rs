@@ -27,7 +27,7 @@ pub struct Account {
     /// Memory that driver and firmware keep for themselves, in bytes; `None` if the driver gives no
     /// figure.
     pub reserved_bytes: Option<u64>,
-    /// Memory in use, without `reserved_bytes`: the sum of the rows and `unaccounted_bytes`.
+    /// Memory in use: the sum of `processes` and `unaccounted_bytes`. Excludes `reserved_bytes`.
     pub used_bytes: u64,
     /// Processes, the most memory first.
     pub processes: Vec<Row>,
@@ -72,7 +72,7 @@ pub enum Place {
     OtherUser,
     /// A process in a container.
     Container,
-    /// The process has ended, and its memory was not freed.
+    /// The process has ended, but the driver still lists memory for it.
     Ended,
     /// The process cannot be seen: `/proc` hides it, or it is in another PID namespace.
     Hidden,

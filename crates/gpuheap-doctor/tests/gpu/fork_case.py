@@ -75,7 +75,7 @@ def show(name, path):
 
 
 def evidence(parent, child):
-    """Prints the facts that rule P01 reads: of the machine, the ended parent and the child."""
+    """Prints the facts about the machine, the ended parent and the child that rule P01 reads."""
     print(f"parent {parent} has ended, child {child} sleeps; this is {os.getpid()}")
     print(
         "namespace:",

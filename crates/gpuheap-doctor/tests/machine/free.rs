@@ -122,8 +122,8 @@ fn unknown_share_of_windows_is_stated() {
     assert!(text.contains("Windows gave no figures"), "{text}");
 }
 
-/// Returns the recording `fork`, as if it was made in a container under a driver of this version.
-/// In `fork`, a child holds the memory of its ended parent.
+/// Returns the recording named `fork`, changed to a container and to this version of the driver. In
+/// `fork`, a child holds the memory of its ended parent.
 fn in_a_container(driver: &str) -> Recording {
     let nvml = named("fork").text("nvml").unwrap().replace("580.95.05", driver);
     let container = "== /proc/self/ns/pid -> pid:[4026533333]\n== /.dockerenv\n";
@@ -242,7 +242,7 @@ fn published_cache_is_flushed_on_request() {
     assert!(read.caches.is_empty());
     let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
     assert_eq!(step.bytes, 2 << 30);
-    // A second heap does not allow a flush, so its cached bytes are not counted.
+    // Adds a second heap that does not allow a flush: only the first heap's cache counts.
     let programs = mine("fires.machine").text("programs").unwrap().to_owned();
     let (heap, rest) = programs.split_once("\"heaps\": [").unwrap().1.split_once('}').unwrap();
     let closed = heap.replace("control", "read");

@@ -1,4 +1,4 @@
-//! Tests the topics of `gpuheap explain`: texts that contain a machine's sizes of memory.
+//! Tests the topics of `gpuheap explain`. Their texts contain the memory sizes of a machine.
 
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,8 @@ fn wsl2_share_is_the_same_everywhere() {
     let files = pages().into_iter().map(|page| std::fs::read_to_string(page).unwrap());
     let texts: Vec<String> = topics.into_iter().chain(rules).chain(files).collect();
     let found: Vec<u64> = texts.iter().flat_map(|text| shares(text)).collect();
-    // A topic, rule W06, the C header and several pages give the share. `shares` must find these.
+    // A topic, rule W06, the C header and several pages state which share of the memory is usable
+    // under WSL2. `shares` must find all of them.
     assert!(found.len() >= 6, "{found:?}");
     assert!(found.iter().all(|percent| *percent == USABLE_PERCENT), "{found:?}");
     let all = texts.join(" ");

@@ -1,4 +1,4 @@
-//! Reads recorded machines, fixtures of tests, from `tests/machines` of gpuheap-doctor.
+//! Reads the recorded machines in `tests/machines` of gpuheap-doctor, for use in tests.
 
 #![allow(dead_code, reason = "each suite uses its own part")]
 
@@ -15,8 +15,8 @@ pub(crate) fn text(path: &Path) -> String {
     match own.lines().find_map(|line| line.strip_prefix("# base: ")) {
         None => own,
         Some(base) => {
-            // Skips the remarks before the first section. After the base's text, they would become
-            // part of its last section.
+            // Skips this recording's remarks before its first section. After the base's text, the
+            // remarks would become part of the base's last section.
             let from = own.find("== ").unwrap_or(own.len());
             text_of(base.trim()) + &own[from..]
         }

@@ -97,11 +97,15 @@ def record_rmm(rmm):
         set_resource(device, Recorder(device, own(resource_of(device))))
 
     def getter(function):
-        """Wraps a function so that it returns the program's resource, not a `Recorder`."""
+        """Wraps a getter to return the program's resource, not the `Recorder` around it."""
         return functools.wraps(function)(lambda *args, **named: own(function(*args, **named)))
 
     def setter(function):
-        """Wraps a function that reads or sets resources. During the call, no `Recorder` is set."""
+        """Wraps a function that gets or sets RMM's memory resources.
+
+        Removes the `Recorder`s before the call, and installs them again after the call. So the
+        function sees only the program's own resources.
+        """
 
         @functools.wraps(function)
         def call(*args, **named):

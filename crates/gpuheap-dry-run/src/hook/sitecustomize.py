@@ -10,7 +10,8 @@ sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _
 def _start(name):
     import importlib.util
 
-    # If `gpuheap dry-run` starts `gpuheap run`, both put a copy of this file on the path.
+    # If `gpuheap dry-run` starts `gpuheap run`, each command puts a copy of this file on the path.
+    # The second copy must not start the hook again.
     if name in sys.modules:
         return
     folder = os.path.join(_here, name)

@@ -55,7 +55,8 @@ pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
     file.program_header(SegmentKind::Stack, 0, 0, 16);
     // The null symbol, with which every symbol table begins.
     file.pad_to(symbols_at + SYMBOL as u64);
-    // A hash table with one empty bucket, for the one symbol.
+    // A hash table with one bucket. The bucket is empty, because the file defines no symbol after
+    // the null symbol.
     file.pad_to(hash_at);
     file.words(&[1, 1, 0, 0]);
     file.pad_to(versions_at);

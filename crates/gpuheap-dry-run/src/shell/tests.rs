@@ -1,4 +1,5 @@
-//! Tests that load shells, the shared objects without code, with the machine's loader.
+//! Tests of shells. A shell is a shared object without code that has the name of a vendor's
+//! library. The tests load shells with the machine's loader.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -46,8 +47,9 @@ fn loader_takes_every_shell() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
 
-/// Like PyTorch's libraries, the test's program names the vendor's folder in its `DT_RPATH`, and
-/// needs a symbol version.
+/// With a shell, the loader uses the emulated library and not the vendor's. Like PyTorch's
+/// libraries, the test's program has the vendor's folder in its `DT_RPATH`. It also needs a symbol
+/// of a certain version.
 #[test]
 fn shell_keeps_the_vendors_library_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,7 +75,8 @@ fn shell_keeps_the_vendors_library_out() {
     fs::remove_file(folder.join(soname)).unwrap();
     assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
     assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));
-    // A shell for another library or symbol version does not replace the vendor's library.
+    // If a shell has another library name or symbol version than the vendor's library, the shell
+    // does not replace that library.
     for (name, version) in [("libvendor.so.8", "VENDOR_7"), (soname, soname)] {
         let other = folder.join("other");
         fs::write(&other, bytes(name, version, own.to_str().unwrap())).unwrap();

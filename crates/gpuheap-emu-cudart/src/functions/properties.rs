@@ -11,13 +11,13 @@ use crate::error::{Out, Outcome, call};
 pub(crate) const BYTES_IN_12: usize = 1032;
 pub(crate) const BYTES_IN_13: usize = 1008;
 
-/// Sizes, in bytes, of the first fields of the structure: the name, the UUID, and the LUID with its
-/// mask. The LUID and its mask stay 0.
+/// Sizes, in bytes, of the first fields of `cudaDeviceProp`: the name, the UUID, and the LUID with
+/// its mask. The LUID and its mask stay 0.
 const NAME: usize = 256;
 const UUID: usize = 16;
 const LUID: usize = 12;
 
-/// A field of `cudaDeviceProp`, after the name, the UUID and the LUID.
+/// One of the fields of `cudaDeviceProp` that follow the name, the UUID and the LUID.
 #[derive(Clone, Copy)]
 enum Field {
     /// Memory of the device.
@@ -28,17 +28,18 @@ enum Field {
     Size(c_int),
     /// Value of the device attribute with this number, as a C `int`. CUDA 13 has no such field.
     IntIn12(c_int),
-    /// This many C `int`s of 0, for fields without a device attribute.
+    /// Number of C `int`s that are 0, for fields that correspond to no device attribute.
     Zeros(usize),
 }
 
 use Field::{Int, IntIn12, Memory, Size, Zeros};
 
-/// Fields in the structure's order. A comment names the attributes of the lines under it.
+/// Fields in the order of the structure. A number is the device attribute that a field has. A
+/// comment names the attributes on the lines up to the next comment.
 #[rustfmt::skip]
 const FIELDS: &[Field] = &[
     Memory,
-    // Shared memory, registers, warp, pitch, threads, block, grid.
+    // Shared memory, registers, warp size, pitch, threads in a block, sizes of block and grid.
     Size(8), Int(12), Int(10), Size(11), Int(1), Int(2), Int(3), Int(4), Int(5), Int(6), Int(7),
     // Clock, constant memory, compute capability, texture alignment.
     IntIn12(13), Size(9), Int(75), Int(76), Size(14), Size(51),

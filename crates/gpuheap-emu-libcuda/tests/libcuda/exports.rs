@@ -124,12 +124,12 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuMemAlloc_v2", 12_000, 0), missing(SYMBOL_NOT_FOUND));
     assert_eq!(loaded.find("cuMemAllocAsync", 11_010, 0), missing(VERSION_NOT_SUFFICIENT));
 
-    // The driver refuses a version newer than its own, and unknown flags.
+    // The driver refuses a CUDA version above its own, and unknown flags. It writes no result then.
     let refused = (CUresult::ERROR_INVALID_VALUE, UNTOUCHED, -1);
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the function types match `cuda.h`. The functions must accept null pointers.
+    // SAFETY: the types match `cuda.h`. The pointers are valid or null, and null is allowed.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -153,7 +153,8 @@ fn a_search_that_fails_says_why() {
     }
 }
 
-/// Runs in a separate process, because environment variables set the library and its schedule.
+/// Runs in a separate process, because environment variables select the library to load and the
+/// emulated device's schedule (the order in which it runs work).
 #[test]
 fn twins_use_threads_default_stream() {
     let folder = library::folder(&[&library::LIBCUDA]);

@@ -13,7 +13,7 @@ use crate::planted::{self, Bug, By};
 /// Size of a block small enough for a thread cache, in bytes.
 const BYTES: u64 = 1000;
 
-/// Returns the texts that each finding of the checks about the bug contains.
+/// Returns texts of a bug: each finding that the checks report for the bug contains all of them.
 fn texts_of(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],

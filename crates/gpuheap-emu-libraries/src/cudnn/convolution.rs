@@ -143,7 +143,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the size of the result in bytes, if it has 4-byte numbers like cuDNN's partial sums.
+    /// Returns the size, in bytes, of a partial result. cuDNN keeps these in 4-byte numbers.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),

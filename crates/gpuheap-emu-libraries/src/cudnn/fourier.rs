@@ -68,8 +68,9 @@ fn tiles_at_once(it: &Convolution, stride: u64) -> u64 {
     if span.max().unwrap_or(0) <= TILE + 1 { 1 } else { 2 }
 }
 
-/// Returns the workspace for the input's gradient of a strided convolution. The input and the
-/// filter are split into `stride` parts in each of two dimensions. All tensors are copied.
+/// Returns the workspace, in bytes, for the input's gradient of a strided convolution. cuDNN splits
+/// the input and the filter into `stride` parts along each of two dimensions. The workspace holds
+/// the Fourier transforms of the parts, and a copy of each tensor.
 fn strided(it: &Convolution, stride: u64) -> u64 {
     let groups = it.groups().min(GROUPS);
     let c = it.w.channels().next_multiple_of(2);

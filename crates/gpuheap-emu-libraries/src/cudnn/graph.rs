@@ -1,8 +1,8 @@
-//! Implements operation graphs. Descriptors store their attributes, and a graph has engines.
+//! Implements operation graphs. Each object of a graph is a descriptor that stores attributes.
 //!
-//! Attributes lead from an execution plan to the engine's configuration, the engine, the graph, the
-//! graph's operations, and their tensors. An engine's index is an index in the list of plans for
-//! the graph's convolution. A graph without a convolution has one engine.
+//! Attributes link the descriptors in a chain: execution plan, engine configuration, engine, graph,
+//! operations, tensors. Engine number `i` of a graph stands for plan number `i` of the graph's
+//! convolution. A graph without a convolution has one engine.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -115,11 +115,12 @@ export! {
         Ok(())
     }
 
-    /// Enqueues empty kernels on the handle's stream.
+    /// Enqueues empty kernels on the handle's stream, in place of the plan's computation.
     ///
     /// PyTorch's benchmark mode executes each plan twice, and times the second execution. On the
-    /// emulated device, all kernels take the same time. So the second execution enqueues one more
-    /// kernel for each faster plan. It also allocates the memory that benchmark mode takes.
+    /// emulated device, all kernels take the same time. So the second execution of a plan enqueues
+    /// one extra kernel for each plan that is faster. If the plan's kernel spills registers, the
+    /// second execution also takes memory for stacks.
     fn cudnnBackendExecute(
         handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {
@@ -302,8 +303,8 @@ impl Descriptor {
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // The pass, and the number of the attribute for the stride, padding and dilation. The next
-        // three attributes are the filter, the input and the output.
+        // The pass, and the number of the attribute for the window (stride, padding and dilation).
+        // The next three attributes are the filter, the input and the output.
         let (pass, first) = match self.kind {
             kind::CONVOLUTION => (Pass::Forward, 702),
             kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),
@@ -403,7 +404,7 @@ impl Value {
                 unsafe { elements.cast() }.write_all(bytes.iter().copied().take(most))
             }
             Self::Descriptors(list) if of == of::DESCRIPTOR => {
-                // SAFETY: the program passes an array of descriptors if it requests that type.
+                // SAFETY: a program that requests descriptors passes an array of descriptors.
                 let places = unsafe { elements.cast::<Handle<Descriptor>>() };
                 for (index, from) in list.iter().take(most).enumerate() {
                     // Ignores null descriptors.

@@ -62,8 +62,8 @@ struct CudnnSession {
     _memory: Memory,
 }
 
-// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
-// removes its arguments after the call.
+// Some functions declare fewer arguments than callers pass. The difference is harmless: in every C
+// ABI of Unix, the caller cleans up the arguments after the call.
 export! {
     fn cudnnGetVersion() -> usize {
         VERSION

@@ -123,8 +123,8 @@ export! {
         bytes.write((probabilities.read(|tensor| ctc_loss(tensor, most))? + labels) as usize)
     }
 
-    /// Writes the workspace of CTC loss, in bytes. The lengths of the labels are in device memory,
-    /// so the maximum is assumed.
+    /// Writes the size, in bytes, of the workspace for CTC loss. The lengths of the labels are in
+    /// device memory, so the function assumes the maximum length.
     fn cudnnGetCTCLossWorkspaceSize_v8(
         _handle: *const c_void, _algorithm: c_int, _settings: *const c_void,
         probabilities: Handle<Tensor>, _gradients: *const c_void, bytes: Out<usize>,

@@ -1,13 +1,13 @@
 //! Plans that cuDNN offers for a convolution, with their workspaces.
 //!
 //! A program chooses among the plans. PyTorch takes the first plan whose workspace it can allocate.
-//! In benchmark mode, it allocates the workspace of the greediest plan, times the plans, and keeps
-//! the fastest.
+//! In benchmark mode, it allocates the workspace of the greediest plan (the plan with the largest
+//! workspace), times the plans, and keeps the fastest.
 //!
 //! Convolutions of common models are in a table of measurements (`measured.txt`). Other
 //! convolutions follow rules (`rules.txt`). The table and the rules were made from the plans of
 //! 14,565 convolutions. The plans are from cuDNN 9.19 with PyTorch 2.11 on an H200 (driver 580.159,
-//! 2026-11-24). Each pass, type and layout counts as one convolution. Another 39 rows of the table
+//! 2026-11-24). A shape counts once for each combination of pass, type and layout. Another 39 rows
 //! are requests of three programs on that H200 (2026-11-28). Rules for 4-byte numbers were fitted
 //! to the first 7,114 convolutions, because a fit to all convolutions was worse for three
 //! dimensions. Every fifth shape was held out to test the rules. For the 2,276 test convolutions
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 /// has a rule for it.
 struct Measured {
     first: Option<u64>,
-    /// Workspace of the greediest plan without Fourier transforms.
+    /// Largest workspace of a plan without Fourier transforms.
     greediest: Option<u64>,
     /// Workspace of the fastest plan.
     fastest: Option<u64>,
@@ -56,10 +56,10 @@ enum Line {
     Leaf(Formula),
 }
 
-/// Formula of a workspace. It adds the sizes of copied tensors and of partial results.
+/// Formula for a plan's workspace: the size of the tensors copied to it, plus partial results.
 #[derive(Clone, Copy, Debug)]
 struct Formula {
-    /// Letters `x`, `w` and `y` of the copied tensors. A capital letter means padded channels.
+    /// Copied tensors: `x` input, `w` filter, `y` output. A capital letter means padded channels.
     copies: &'static str,
     /// Multiple to which a group's channels are padded; `None` for the smallest multiple that
     /// tensor cores accept.
@@ -75,8 +75,8 @@ enum Partial {
     /// This many results in 4-byte numbers.
     Results(u64),
     Bytes(u64),
-    /// The work is split, and each part has a result in 4-byte numbers. There are enough parts for
-    /// `times` tiles of `rows` by `columns` on each multiprocessor.
+    /// The work is split into parts, and each part has a result in 4-byte numbers. With all parts,
+    /// each multiprocessor computes about `times` tiles of `rows` by `columns`.
     Split {
         rows: u64,
         columns: u64,
@@ -84,8 +84,8 @@ enum Partial {
     },
 }
 
-/// Decision trees of `rules.txt`, keyed by title. A title has the plan (such as `first`, `rest` for
-/// the greediest, `win` for the fastest), the bytes of an element, the layout and the pass.
+/// Decision trees of `rules.txt`, keyed by title. A title has the plan, the bytes of an element,
+/// the layout and the pass. A plan is, for example, `rest` (the greediest) or `win` (the fastest).
 type Trees = HashMap<&'static str, Vec<Line>>;
 
 impl Convolution {
@@ -95,8 +95,8 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // The greediest plan has the largest workspace. If the rule for the fastest plan gives a
-        // larger workspace, the fastest plan gets the workspace of the first plan.
+        // No plan has a larger workspace than the greediest. So if the rule for the fastest plan
+        // returns more, the rule is wrong, and the first plan's workspace is used instead.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -227,8 +227,8 @@ fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Lin
         ["=", copies, ref partial @ ..] => {
             let (copies, groups) = copies.split_once('/').unwrap_or((copies, ""));
             let letters = copies.trim_end_matches(|it: char| it.is_ascii_digit());
-            // A number of channels follows the letters of the copied tensors. The formula `0` has
-            // no letters, so its digit is not a number of channels.
+            // In `xw32`, a number of channels follows the letters of the copied tensors. In `0`, no
+            // tensor is copied, and the digit is not a number of channels.
             let channels = copies[letters.len()..].parse().ok().filter(|_| !letters.is_empty());
             let groups = groups.parse().unwrap_or(u64::MAX);
             let partial = Partial::read(partial);
@@ -260,7 +260,8 @@ fn measured() -> &'static HashMap<u64, Measured> {
 }
 
 /// Reads a row of `measured.txt`: a convolution's fingerprint, and the workspaces of the first, the
-/// greediest and the fastest plan. `1` marks plans with Fourier transforms. `-` is unmeasured.
+/// greediest and the fastest plan. A last `1` means that a plan uses Fourier transforms. `-` means
+/// unmeasured.
 fn read_row(line: &str) -> Option<(u64, Measured)> {
     let mut words = line.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -288,8 +289,8 @@ mod tests {
         Convolution::new(pass, tensors, Window { stride, padding, dilation })
     }
 
-    /// Compares workspaces by rules with an H200's. `rules.txt` was not fitted to these
-    /// convolutions, and `measured.txt` does not contain them.
+    /// Compares the workspaces that the rules return with workspaces measured on an H200.
+    /// `rules.txt` was not fitted to these convolutions, and `measured.txt` does not contain them.
     #[test]
     fn rules_are_near_h200() {
         let measured = [
@@ -333,7 +334,7 @@ mod tests {
         let measured = &measured()[&it.fingerprint()];
         assert_eq!(Some(it.plans()[0].workspace), measured.first);
         assert!(measured.greediest >= measured.first);
-        // A layer of ResNet-50 in benchmark mode. `measured.txt` does not have its first plan.
+        // A layer of ResNet-50 in benchmark mode. `measured.txt` has only these two workspaces.
         let it = convolution(Pass::Forward, 2, false, [64, 64, 72, 256, 1, 1, 0, 1, 1]);
         let plans = it.plans();
         assert_eq!([plans[1].workspace, plans[2].workspace], [272, 212_336_896]);

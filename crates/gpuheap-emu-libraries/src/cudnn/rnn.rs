@@ -22,8 +22,8 @@ const PACKED: c_int = 1;
 const PERSISTENT_TYPES: [c_int; 2] = [0, 2];
 /// Constant part of each layer's workspace, in bytes. The rest follows from the layer's sizes.
 const LAYER: u128 = 8 << 20;
-/// Limits of a network's sizes and layers, so that the sizes of its weights do not overflow. No
-/// larger network fits a device.
+/// Maximum width of a layer, and maximum number of layers. Within these limits, the sizes of the
+/// weights do not overflow. No larger network fits a device.
 const LARGEST: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 10;
 /// Maximum number of time steps for which the forward pass computes the cells' gates at once.
@@ -56,15 +56,15 @@ struct Sequences {
     positions: u64,
 }
 
-/// Numbers of vectors in a cell's workspace for each sequence, layer and direction.
+/// Numbers of vectors in the workspace that a cell needs for each sequence, layer and direction.
 struct Cell {
     forward: u128,
     backward: u128,
-    /// Number of a cell's state vectors (2 in an LSTM) that are copied if the sequences are padded.
+    /// Number of state vectors of a cell (2 in an LSTM). They are copied if sequences are padded.
     copies: u128,
     persistent_forward: u128,
     persistent_backward: u128,
-    /// Number of vectors for each time step in the backward pass of a persistent algorithm.
+    /// Number of vectors that a persistent algorithm's backward pass adds for each time step.
     persistent_steps: u128,
 }
 
@@ -134,11 +134,11 @@ impl Network {
         (self.matrices_before(self.layers, 0) + biases) * element_bytes(self.data_type)
     }
 
-    /// Returns the workspace, in bytes.
+    /// Returns the size of the workspace, in bytes.
     ///
     /// The formulas match 121,000 of 122,000 networks within 0.1 % (an H200, cuDNN 9.19,
-    /// 2026-11-24). For other networks with a persistent algorithm, the workspace of the backward
-    /// pass is up to 3 MB larger.
+    /// 2026-11-24). The remaining networks with a persistent algorithm need up to 3 MB more in the
+    /// backward pass than the formula returns.
     fn workspace(&self, sequences: &Sequences, is_training: bool) -> u64 {
         let sizes = Sizes::new(self, sequences);
         let is_persistent =
@@ -182,8 +182,8 @@ fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. The functions
-/// return parts of the workspace, in elements, without the weight matrices.
+/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. Each function
+/// returns the size, in elements, of a part of the workspace. No part includes weight matrices.
 struct Sizes {
     cell: Cell,
     gates: u128,
@@ -227,8 +227,8 @@ impl Sizes {
         self.directions > 1
     }
 
-    /// Returns the size of `vectors` vectors for each sequence, layer and direction. With two
-    /// directions, adds `more` vectors.
+    /// Returns the size of the vectors for all sequences, layers and directions. Each combination
+    /// has `vectors` vectors, or `vectors + more` if the network has two directions.
     fn states(&self, vectors: u128, more: u128) -> u128 {
         let vectors = vectors + if self.has_two_directions() { more } else { 0 };
         vectors * self.batch * self.hidden * self.layers * self.directions
@@ -278,8 +278,8 @@ impl Sizes {
         steps + self.states(self.cell.backward, 2) + self.projected() + 2 * self.copies()
     }
 
-    /// Returns the number of positions on which the backward pass works at once. Layers work on
-    /// different steps at the same time.
+    /// Returns the number of positions (time steps of all sequences) on which the backward pass
+    /// works at once. Layers work on different steps at the same time.
     fn positions_at_once(&self) -> u128 {
         if self.layers == 1 {
             return self.positions;

@@ -87,14 +87,14 @@ impl Length {
         }
     }
 
-    /// Returns the largest length with a large prime factor that cuFFT transforms in one kernel. It
-    /// pads longer transforms, as Bluestein's algorithm requires.
+    /// Returns the length above which cuFFT pads transforms of lengths with a large prime factor,
+    /// as Bluestein's algorithm requires. Shorter transforms run in one kernel.
     fn padding(&self, is_double: bool) -> u64 {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns the buffer for a real transform of the last dimension. The unit is a thousandth of
-    /// the size of as many complex numbers as the data has real numbers.
+    /// Returns the size of the buffer for a real transform of the last dimension. A size of 1000
+    /// means one complex number for each real number of the data.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {
@@ -112,7 +112,7 @@ impl Length {
                 _ => HALF,
             };
         }
-        // Two transforms of an odd length run as one complex transform.
+        // cuFFT runs two real transforms of an odd length as one complex transform.
         let pairs = 2000 * batch.div_ceil(2) / batch;
         if length <= if is_only { 128 } else { 64 } || length == 127 {
             0

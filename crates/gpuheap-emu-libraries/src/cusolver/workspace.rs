@@ -36,7 +36,7 @@ impl Number {
 
 /// Number of columns that a blocked factorisation processes at once.
 const BLOCK: u64 = 32;
-/// Number of elements in most workspaces, whatever the matrix's size. They are probably for blocks.
+/// Constant part of most workspaces, in elements. The rest follows from the size of the matrix.
 const FACTORS: u64 = 1 << 16;
 
 /// Returns the workspace for a Cholesky factorisation of one matrix, in bytes.
@@ -98,7 +98,7 @@ pub(crate) fn divide(n: u64) -> u64 {
     (3 * n * n + 768 * n + FACTORS + 35).max(4 * n * n + 127 * n + FACTORS / 2 + 195)
 }
 
-/// Returns the workspace, in elements, for a symmetric matrix's eigenvalues, by Jacobi rotations.
+/// Returns the workspace, in elements, for one symmetric matrix's eigenvalues by Jacobi rotations.
 pub(crate) fn rotate(n: u64) -> u64 {
     let blocks = n.div_ceil(BLOCK);
     match n {
@@ -107,8 +107,8 @@ pub(crate) fn rotate(n: u64) -> u64 {
     }
 }
 
-/// Returns the workspace, in elements, for many symmetric matrices' eigenvalues, by Jacobi
-/// rotations.
+/// Returns the workspace, in elements, for a call that computes the eigenvalues of `matrices`
+/// symmetric matrices by Jacobi rotations.
 pub(crate) fn rotate_many(n: u64, matrices: u64) -> u64 {
     1024 + matrices * (rotate(n) + n - 1023)
 }
@@ -174,7 +174,7 @@ pub(crate) fn general(number: Number, n: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// Asserts that in each pair, the size by a rule is within 1/`part` of the measured size.
+    /// Asserts that each computed size differs from the measured size by at most 1/`part` of it.
     fn near(part: u64, pairs: &[(u64, u64)]) {
         for (rule, measured) in pairs {
             assert!(rule.abs_diff(*measured) <= measured / part, "{rule}, and not {measured}");

@@ -46,8 +46,8 @@ impl Operand {
         self.values * self.index / 4 / part + 7
     }
 
-    /// Returns the workspace for multiplying by a vector, in bytes. An H200's workspace differed by
-    /// at most 0.02 bytes for each value.
+    /// Returns the workspace for multiplying by a vector, in bytes. The workspace on an H200
+    /// differed from this size by at most 0.02 bytes for each stored value of the matrix.
     pub(crate) fn times_vector(&self) -> u64 {
         if self.values == 0 {
             return 0;
@@ -70,8 +70,8 @@ impl Operand {
         (additions / u128::from(right.rows.max(1))) as u64
     }
 
-    /// Returns the expected number of values after multiplying by `right`, if the values are at
-    /// random places. On a GPU, the number depends on the places.
+    /// Estimates the number of values after multiplying by `right`. Assumes that the values are at
+    /// random places, because the emulator does not read the places from device memory.
     pub(crate) fn product_values(&self, right: &Operand) -> u64 {
         let places = self.rows as f64 * right.columns as f64;
         let additions = self.additions(right) as f64;

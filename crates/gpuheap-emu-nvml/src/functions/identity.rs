@@ -8,7 +8,8 @@ use crate::machine;
 use crate::types::PciInfo;
 
 functions! {
-    // Emulated machines have no NVLink. Driver models exist only on Windows.
+    // Emulated machines have no NVLink, and driver models exist only on Windows. So these functions
+    // return "not supported".
     unsupported {
         nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2
         nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2

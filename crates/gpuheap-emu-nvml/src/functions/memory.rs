@@ -71,7 +71,8 @@ lists! {
     }
 }
 
-/// Returns the memory figures of a device or an instance. Memory that processes use counts as used.
+/// Returns the memory figures of a device or an instance. The used memory includes the memory of
+/// all listed processes.
 fn memory(target: &Target<'_>) -> MemoryV2 {
     let memory = target.instance.map_or(&target.device.memory, |(_, instance)| &instance.memory);
     let rows = target.rows();

@@ -36,7 +36,7 @@ functions! {
         let mut described =
             processes.filter(|process| process.pid == pid).filter_map(|one| one.name.clone());
         let text = described.next().or_else(|| program(pid)).ok_or(Code::NOT_FOUND)?;
-        // Truncates a long name at a character boundary.
+        // Leaves one byte for the null, and ends a long name at a character boundary.
         let most = (length as usize).checked_sub(1).ok_or(Code::INVALID_ARGUMENT)?;
         let ends = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         write_text(name, length, &text[..ends.unwrap_or(0)])

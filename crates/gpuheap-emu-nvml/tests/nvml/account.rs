@@ -1,5 +1,6 @@
-//! Tests with processes that share an account, the file in which emulated drivers record memory. A
-//! process stays listed until the process and its forked children have ended.
+//! Tests with processes that share an account. An account is a file in which emulated drivers
+//! record their memory. A process stays listed until the process and its forked children have
+//! ended.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -32,7 +33,8 @@ fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
     body(&folder, parent.id(), child.unwrap(), &account);
     drop(sleep);
 
-    // The child's memory is freed when the child's exit releases its lock.
+    // The child now exits, and its exit releases its lock on the account. Waits until its memory is
+    // no longer listed.
     let start = Instant::now();
     while !listed(&folder, &account).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "the memory does not come back");
@@ -123,7 +125,8 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// The machine's facts, with the account (a file that emulated drivers share) as `/dev/nvidia1`.
+/// Facts of this machine, except that the account (a file that emulated drivers keep open) appears
+/// as `/dev/nvidia1`.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

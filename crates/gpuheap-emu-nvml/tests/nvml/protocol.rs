@@ -1,4 +1,4 @@
-//! Tests of invalid calls, and of list sizes.
+//! Tests of invalid calls, and of the array lengths that NVML's list functions require.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr;

@@ -343,8 +343,8 @@ impl Call<'_> {
         if any { Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// Refuses a call on the default stream that would wait for a recording stream. The default
-    /// stream waits for all blocking streams of its context, but no call may wait for a recording
+    /// Refuses a call on the default stream if a blocking stream of its context is capturing a
+    /// graph. The default stream would wait for that stream, but no call may wait for a capturing
     /// stream.
     pub(crate) fn refuse_implicit(&mut self, legacy: u32) -> Outcome {
         let context = self.context_of(legacy);

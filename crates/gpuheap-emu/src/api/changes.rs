@@ -1,5 +1,6 @@
-//! Tracks changes to device memory that no driver call shows. The program's allocators reuse parts
-//! of an allocation. Kernels that the emulator does not run would have written memory.
+//! Tracks two kinds of changes to device memory that no driver call shows. An allocator of the
+//! program may reuse part of an allocation. A kernel that the emulator does not run would have
+//! written memory.
 
 use crate::Kernels;
 use crate::api::work::KEPT;
@@ -15,15 +16,16 @@ impl Call<'_> {
         }
     }
 
-    /// If kernels are not run, records the range of a copy or a fill.
+    /// Records the range that a copy or a fill wrote, so that `change` can keep its content. Only
+    /// an emulator that does not run kernels needs the record.
     pub(super) fn note_written(&mut self, address: u64, bytes: u64) {
         if self.state.options.kernels == Kernels::NoOp {
             self.state.changes.note_written(address, bytes);
         }
     }
 
-    /// Forgets a range that the program reported as changed. If one copy or fill wrote the whole
-    /// range since the last launch, keeps its content: programs report copies too.
+    /// Forgets the content of a range that the program reported as changed. Programs report copies
+    /// too, so keeps the content if one copy or fill wrote it all since the last launch.
     pub(crate) fn change(&mut self, address: u64, bytes: u64) {
         if !self.state.changes.is_written(address, address.saturating_add(bytes)) {
             self.forget(address, bytes);
@@ -31,7 +33,7 @@ impl Call<'_> {
     }
 
     /// Forgets the content of the blocks whose addresses a kernel received. If no block is known at
-    /// an address, the rest of the allocation counts as the block.
+    /// an address, forgets everything from the address to the end of the allocation.
     pub(crate) fn change_blocks_at(&mut self, addresses: &[u64]) {
         self.state.changes.note_launch();
         if self.state.pages.is_empty() {

@@ -352,7 +352,7 @@ impl Call<'_> {
         self.host_waits_for_context(context);
     }
 
-    /// Returns the error of a lost context. Every call in the context returns it.
+    /// Returns an error if the context is lost. Every later call in the context returns this error.
     pub(crate) fn alive(&self, context: u32) -> Outcome {
         self.state.contexts.at(context).and_then(|context| context.error).map_or(Ok(()), Err)
     }

@@ -87,8 +87,8 @@ impl Call<'_> {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Checks the contexts of a copy between peers. Either context may be null, and neither has to
-    /// be the context of the memory (two H200, driver 580).
+    /// Checks the contexts of a copy between peers. The driver also accepts a null context, and a
+    /// context that does not own the memory (measured on two H200, driver 580).
     fn check_contexts(&self, target: CUcontext, source: CUcontext) -> Outcome {
         for context in [target, source] {
             if !context.is_null() {
@@ -98,8 +98,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Checks that the stream's device may use addresses of pools and of mappings. Copies between
-    /// peers, and copies of another device's plain memory, need no access (two H200, driver 580).
+    /// Checks that the stream's device may use addresses of pools and mappings. Copies between
+    /// peers, and of another device's plain memory, need no access (measured on two H200, driver
+    /// 580).
     fn require_access(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let context = self.context_of(stream);
@@ -201,8 +202,8 @@ impl Call<'_> {
         let source = self.check_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
-        // The device does not see pageable memory. So the call immediately reads a pageable source,
-        // and waits for a copy into pageable memory.
+        // Queued work cannot access pageable memory. So unless the copy runs now, the call reads a
+        // pageable source at once. It waits for a copy into pageable memory.
         let read_now = self.is_pageable(source) && !self.can_run_now();
         // A copy within device memory does not make the host wait, not even in a synchronous call.
         let on_device = source.is == Is::Device && target.is == Is::Device;

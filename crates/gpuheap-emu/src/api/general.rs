@@ -44,8 +44,8 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Writes a null address. The status says that no entry point was found. Fails if `status` is
-    /// null.
+    /// Reports in `status` that no entry point was found, because only the emulated libcuda exports
+    /// symbols. Writes a null address. Fails if `status` is null.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         (symbol, function, version, flags, status): args::cuGetProcAddress_v2,

@@ -85,8 +85,9 @@ impl Call<'_> {
     }
 
     /// Prefetches each range like `cuMemPrefetchAsync`. If a range is wrong, the ranges before it
-    /// are still prefetched. A group of ranges ends where the next group begins. If a group does
-    /// not begin after the previous group, that group and all later groups have no ranges.
+    /// are still prefetched. Each location has a group of ranges, from its index in `firsts` to the
+    /// next group's. If a group does not begin after the previous group, that group and all later
+    /// groups have no ranges.
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
         (pointers, sizes, count, locations, firsts, locations_count, flags, stream): args::cuMemPrefetchBatchAsync,
@@ -106,7 +107,8 @@ impl Call<'_> {
                 code => code,
             })?;
             fail_if(first >= count, INVALID_VALUE)?;
-            // For the host, a batch records the caller's id (measured), not the -1 of `HOST`.
+            // For the host, the driver's batch call records the id that the caller passed
+            // (measured), not the -1 of `HOST`.
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
         }
@@ -265,9 +267,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Accepts an attachment of managed memory to a stream, and does nothing. The checks find
-    /// unordered uses with any attachment. Pageable memory belongs to no device, so the call
-    /// refuses it.
+    /// Accepts an attachment of managed memory to a stream, and does nothing: the checks find
+    /// unordered uses whatever the attachment is. Refuses pageable memory, because it belongs to no
+    /// device.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
         (stream, pointer, bytes, flags): args::cuStreamAttachMemAsync,
@@ -294,7 +296,7 @@ impl Call<'_> {
     /// host, or a device with concurrent managed access. `here` is the device of the call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
         type L = CUmemLocationType;
-        // If the location is not a device, the call's device must have concurrent access.
+        // For a location on the host, the call's device must support concurrent managed access.
         let device = if location.kind == L::DEVICE { location.id } else { here as CUdevice };
         fail_if(
             !self.device(device)?.profile.concurrent_managed_access,
@@ -328,7 +330,7 @@ impl Call<'_> {
     }
 }
 
-/// Location that range attributes return for each NUMA node of the host (measured).
+/// Location that range attributes return for memory on the host, on any NUMA node (measured).
 const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -1 };
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };

@@ -89,8 +89,8 @@ impl Call<'_> {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        // The call finds another device's memory only if the context has access to it. It finds a
-        // mapping even without access (measured).
+        // The call finds plain or pool memory of another device only if the context has access to
+        // it. It finds memory that `cuMemMap` mapped even without access (measured).
         let is_mapping = self.state.vmm.find(pointer).is_some();
         fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;
@@ -171,7 +171,7 @@ impl Call<'_> {
     /// Returns the bytes of an allocation that count as managed memory.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // If the device was charged, the memory already counts as the device's memory in use.
+            // Charged memory is left out: it is already in the device's memory in use.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
@@ -224,7 +224,7 @@ impl Call<'_> {
         let (context, on_host, mut device) = (found.context, found.kind.is_host(), found.device);
         self.alive(context)?;
         if on_host {
-            // Any device may use host memory, and the free unmaps the memory from this process.
+            // Any device may use host memory, and the free unmaps it. So waits for every device.
             for device in 0..self.state.devices.len() {
                 self.wait_for_device(device);
             }
@@ -257,7 +257,7 @@ impl Call<'_> {
         }
     }
 
-    /// Frees an allocation after its last use. The allocation may also be pinned or managed.
+    /// Frees an allocation at once. Its last use must be done. It may be pinned or managed memory.
     pub(crate) fn free_now(&mut self, address: u64) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.note_removed(&gone);
@@ -316,8 +316,8 @@ impl Call<'_> {
             .state
             .space
             .iter()
-            // Skips memory with a queued free, perhaps on a stream of another context: it will be
-            // freed.
+            // Skips memory whose free is still queued, on any stream: the queued free will release
+            // the memory.
             .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
@@ -331,8 +331,8 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // Removes the context from the records of remaining pool memory, even if a free is queued:
-        // a new context may get the same index.
+        // Pool memory outlives the context. Removes the context from its records, because a new
+        // context may get the same index. Does so even if a free of the memory is queued.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

@@ -66,7 +66,7 @@ macro_rules! refusals {
     };
 }
 
-// An emulated device is memory of its own process, so it cannot be checkpointed.
+// These calls are refused: an emulated device lives in the host memory of its process.
 refusals! {
     cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore
     cuCheckpointProcessUnlock

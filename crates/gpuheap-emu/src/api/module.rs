@@ -98,8 +98,8 @@ impl Call<'_> {
         kernel.write(CUkernel(handle))
     }
 
-    /// Writes the library's own handle as the module, because every context has the kernels of a
-    /// library.
+    /// Writes the library's own handle as the module. A library needs no module for each context,
+    /// because its kernels exist in every context.
     pub(crate) fn cuLibraryGetModule(
         &mut self,
         (module, library): args::cuLibraryGetModule,
@@ -131,8 +131,8 @@ impl Call<'_> {
         module.write(CUmodule(found.module))
     }
 
-    /// Fails if the emulator refuses kernels other than gpuheap's. Figures for other kernels would
-    /// be invented.
+    /// Fails unless the emulator accepts all kernels and runs none of them. Queries about a kernel
+    /// call this, because the figures that they return are invented.
     pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
         fail_if(self.state.options.kernels == Kernels::Own, CUresult::ERROR_NOT_SUPPORTED)
     }

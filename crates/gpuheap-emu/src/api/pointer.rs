@@ -189,7 +189,7 @@ impl Call<'_> {
         if allocation.kind == Kind::Reserved {
             let Some((start, mapping)) = self.state.vmm.find(pointer) else { return Ok(None) };
             (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
-            // Reports the access of the current context's device (measured).
+            // The driver reports the access that the current context's device has (measured).
             let device = self.current().map_or(mapping.device, |current| self.device_of(current));
             found.access = mapping.access[device];
         }

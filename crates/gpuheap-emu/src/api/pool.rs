@@ -61,7 +61,7 @@ impl Call<'_> {
                 self.enqueue(stream, Work::FreePool(pointer), &[]);
                 Ok(())
             }
-            // A free of plain memory waits here for the stream's work.
+            // Memory of `cuMemAlloc` has no stream order, so the call waits here for the stream.
             Some((Kind::Small { .. } | Kind::Large { .. }, _, None)) => {
                 if let Some(op) = self.state.last_op(stream) {
                     self.complete(op);
@@ -84,7 +84,7 @@ impl Call<'_> {
         pool.require()?;
         let asked = properties.get()?;
         let (device, memory) = self.memory_of_new_pool(&asked)?;
-        // The limit is rounded up to whole chunks (measured).
+        // Rounds the limit up to whole chunks, as a real driver does (measured).
         let max_bytes = (asked.max_size as u64).checked_next_multiple_of(CHUNK);
         let max_bytes = max_bytes.filter(|bytes| *bytes <= MAX_POOL_BYTES);
         let max_bytes = max_bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -329,8 +329,8 @@ impl Call<'_> {
             if !within || of_device && !self.charge(device, Owner::Pool, more) {
                 continue;
             }
-            // To make room, `charge` may have returned idle chunks of this pool. Then `growth` may
-            // find another place, or need other bytes. If so, undoes the charge.
+            // To make room, `charge` may have returned idle chunks of this pool. So calls `growth`
+            // again. If the address or the number of bytes differs now, undoes the charge.
             let found = self.state.pools.get_mut(pool)?;
             if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);

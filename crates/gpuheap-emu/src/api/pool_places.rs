@@ -5,8 +5,8 @@ use super::prelude::*;
 use crate::state::pool::{Pool, PoolMemory, PoolsAt};
 
 impl Call<'_> {
-    /// Returns the device and the kind of memory of a new pool. The error codes were measured.
-    /// Pools that several processes share are not modelled.
+    /// Returns the device and the kind of memory of a new pool. The error codes are those that a
+    /// real driver returned. Pools that several processes share are not modelled.
     pub(crate) fn memory_of_new_pool(
         &mut self,
         asked: &CUmemPoolProps,
@@ -63,7 +63,8 @@ impl Call<'_> {
         Ok((0, if managed { PoolMemory::Managed(at) } else { PoolMemory::Host(at) }))
     }
 
-    /// Refuses pools of host or managed memory if the first device does not support them.
+    /// Refuses pools of host or managed memory if the first device does not support them. The first
+    /// device decides, because such a pool belongs to no device.
     fn host_pools(&mut self, managed: bool) -> Outcome {
         let profile = &self.device_with_pools(0)?.profile;
         let has = if managed { profile.concurrent_managed_access } else { !profile.wsl2 };

@@ -116,8 +116,8 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamGetId(&mut self, (stream, id): args::cuStreamGetId) -> Outcome {
         let index = self.stream(stream)?;
-        // This call invalidates a capture, but `cuStreamGetCtx` does not (measured on an H200,
-        // driver 580).
+        // On a real driver, `cuStreamGetId` invalidates a capture, but `cuStreamGetCtx` does not
+        // (measured on an H200, driver 580).
         self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)

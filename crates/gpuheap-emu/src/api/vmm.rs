@@ -224,8 +224,8 @@ impl Call<'_> {
         properties.write(found)
     }
 
-    /// Returns the handle of the memory that is mapped at an address, and adds a reference to that
-    /// memory (measured).
+    /// Returns the handle of the memory that is mapped at an address. Adds a reference to that
+    /// memory, as a real driver does (measured).
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
         (handle, address): args::cuMemRetainAllocationHandle,
@@ -261,9 +261,9 @@ impl Call<'_> {
     }
 
     /// Returns the device on which physical memory is requested. Refuses host memory with
-    /// `NOT_SUPPORTED`, as the device attributes state, because host memory is not modelled. Memory
-    /// for sharing by a file descriptor is accepted like any other memory, because no function
-    /// exports it. The other error codes were measured on a machine without fabric handles.
+    /// `NOT_SUPPORTED`: it is not modelled, and the device attributes report this. Accepts memory
+    /// for sharing by a file descriptor. No function exports the descriptor, so the memory is like
+    /// any other. The other error codes were measured on a machine without fabric handles.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
         type L = CUmemLocationType;
         const WINDOWS: c_int = 2 | 4;

@@ -9,10 +9,9 @@ use crate::{Kernels, Schedule};
 /// Maximum number of bytes to copy at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
-/// Maximum size, in bytes, of a copy from the host or of a kernel's reported fill. While kernels
-/// are not run, the content of larger ones is not kept. Programs read back sizes and indices that
-/// they uploaded. With the content of weights and batches, the host would need as much memory as
-/// the device.
+/// Maximum bytes of a copy from the host, or of a reported fill, whose content is kept while
+/// kernels are not run. Programs read back the sizes and indices that they uploaded. If the content
+/// of weights and batches were kept too, the host would need as much memory as the device.
 pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {

@@ -17,10 +17,10 @@ enum Misuse {
     /// A use that extends past the bytes that the program requested, or starts after them, in the
     /// bytes that the heap's rounding added.
     OutOfBounds(Arc<Block>),
-    /// A use that starts in a freed block.
+    /// A use whose first byte is in a freed block.
     AfterFree(Arc<Block>),
-    /// A use that starts in a heap's memory outside every block. Contains the preceding block, if
-    /// one exists.
+    /// A use whose first byte is in a heap's memory, but in no block. Contains the preceding block,
+    /// if one exists.
     Outside(Option<Arc<Block>>),
 }
 
@@ -33,8 +33,8 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // The use covers exactly the whole block, with all of its parts. A heap's library
-            // copies all parts to the host in one copy, so this is no misuse.
+            // This block is a part, and the use covers the whole block. gpuheap copies a divided
+            // block to the host in one copy, so this is no misuse.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -125,7 +125,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the index of the stream in a heap's `note`; `None` if the stream has ended.
+    /// Returns the index of the stream that a heap's `note` names; `None` if the stream has ended.
     fn stream_of_block(&self, note: &BlockNote) -> Option<u32> {
         let stream = note.stream;
         let is_null = stream.is_null();
@@ -194,7 +194,7 @@ impl Checker {
         self.blocks.clear(address, address.saturating_add(bytes));
     }
 
-    /// Returns the address and bytes of the block at an address, to be recorded with a use of it.
+    /// Returns the start and size of the block at an address. The record of a use contains both.
     pub(super) fn block_of(&self, address: u64) -> Option<(u64, u64)> {
         self.blocks.find(address).map(|block| (block.address, block.bytes))
     }

@@ -70,8 +70,9 @@ impl Call<'_> {
     }
 
     /// Returns the clock of an event that is recorded on a stream. Like new work, the event is
-    /// ordered after the legacy default stream. But a wait for the stream may end before the event
-    /// (measured on an H200, driver 580). So the stream's own clock is not changed.
+    /// ordered after the legacy default stream. But a host that waits for the stream does not wait
+    /// for the legacy default stream (measured on an H200, driver 580). So the stream's own clock
+    /// stays unchanged.
     pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
         self.begin_wait(stream);
         self.clock_of_new_work(stream).map(Box::new)
@@ -129,7 +130,7 @@ impl Call<'_> {
         }
     }
 
-    /// Orders the host after the work that `clock` covers, because a callback ran after that work.
+    /// Orders the host after the work that `clock` covers, once a callback runs after that work.
     pub(crate) fn order_host_after(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
@@ -341,8 +342,8 @@ impl Call<'_> {
 }
 
 impl Checker {
-    /// Describes two unordered accesses. The text gives the range by the addresses that the later
-    /// access used.
+    /// Describes two unordered accesses that overlap. Memory may be mapped at several addresses, so
+    /// the text gives the overlap at the addresses of the later access.
     fn describe(
         &self,
         conflict: &Conflict,

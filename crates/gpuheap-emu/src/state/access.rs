@@ -23,7 +23,7 @@ pub(crate) struct Side {
 pub(crate) enum Is {
     /// A device address, according to the caller.
     Device,
-    /// A host address, according to the caller or to a lookup.
+    /// A host address. The caller named it so, or a lookup of the emulator's allocations found it.
     Host,
     /// A device or a host address. A lookup determines which.
     Any,

@@ -12,10 +12,10 @@ pub(crate) const CHUNK: u64 = 32 << 20;
 /// Unit to which sizes in a pool are rounded up, in bytes, as measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
-/// Address ranges ("places") of a pool's allocations, in a growing range of chunks. A free extent
-/// may wait for a queued free: until the free is done, no other stream may take the extent.
-/// Neighbouring free extents of one stream are joined, across chunks too. A chunk that is wholly
-/// free can be returned to the device. That leaves a hole.
+/// Address ranges ("places") of a pool's allocations, in a growing range of chunks. While the free
+/// of an extent is queued, only the stream of the free may take the extent. Neighbouring free
+/// extents of one stream are joined, across chunks too. A chunk that is wholly free can be returned
+/// to the device. That leaves a hole.
 #[derive(Default)]
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
@@ -51,7 +51,7 @@ impl Arena {
         self.backed
     }
 
-    /// Takes `bytes` of free memory that an earlier free on this stream left. Returns the address.
+    /// Takes `bytes` of memory whose free on this stream is still queued. Returns the address.
     pub(crate) fn take_own(&mut self, bytes: u64, stream: u32) -> Option<u64> {
         if self.pending.is_empty() {
             return None;
@@ -64,8 +64,8 @@ impl Arena {
         self.take_best(bytes, IDLE)
     }
 
-    /// Takes `bytes` of an extent that waits for another stream's queued free, if `may` accepts
-    /// this free. Returns the address and the free.
+    /// Takes `bytes` of memory whose free on another stream is still queued, if `may` accepts that
+    /// free. Returns the address and the queued free.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,
@@ -87,9 +87,9 @@ impl Arena {
         None
     }
 
-    /// Finds a place of `bytes` bytes that needs more memory from the device. Returns the start of
-    /// the place and the bytes that the device must provide, in units of `unit`. If `stream` may
-    /// take the free extent at the arena's end, the place includes this extent.
+    /// Plans the growth of the arena for an allocation of `bytes`. Returns the allocation's
+    /// address, and the bytes to take from the device, rounded up to a multiple of `unit`. If
+    /// `stream` may take the free extent at the arena's end, the allocation begins in that extent.
     pub(crate) fn growth(&self, bytes: u64, stream: u32, unit: u64) -> (u64, u64) {
         let needed = bytes.next_multiple_of(unit);
         if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= needed) {
@@ -124,7 +124,7 @@ impl Arena {
             }
         };
         // The free extent at `place` may still wait for a queued free. The new bytes join this
-        // extent, so they get the same free.
+        // extent, so they wait for the same free.
         let freed = self.extents.get(&place).and_then(|extent| extent.freed);
         self.insert(from, Extent { bytes: more, freed });
         let start = if from == place { place } else { place.min(from) };
@@ -171,8 +171,7 @@ impl Arena {
         }
     }
 
-    /// Removes wholly free chunks until at most `keep` bytes are backed. Stops earlier if the next
-    /// removal would leave less than `keep` bytes. Returns the bytes removed.
+    /// Removes wholly free chunks as long as at least `keep` bytes stay. Returns the bytes removed.
     pub(crate) fn shrink(&mut self, keep: u64) -> u64 {
         let before = self.backed;
         let idle: Vec<u64> =
@@ -303,7 +302,7 @@ impl Arena {
     }
 }
 
-/// Joins two neighbours. The result is idle once the later free is done.
+/// Joins two neighbours. The result is idle once the later of their two frees is done.
 fn join(a: Extent, b: Extent) -> Extent {
     let freed = match (a.freed, b.freed) {
         (Some(a), Some(b)) => Some(if a.id < b.id { b } else { a }),

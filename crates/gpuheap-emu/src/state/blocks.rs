@@ -38,7 +38,7 @@ pub(crate) struct Block {
     pub(crate) room: u64,
     /// Number of the allocation's stream in vector clocks; `None` if the stream had ended.
     pub(crate) lane: Option<Lane>,
-    /// Address and bytes of the whole block, if this is a part.
+    /// If this is a part of a block: address and bytes of the whole block.
     pub(crate) whole: Option<(u64, u64)>,
     pub(crate) freed: Option<Freed>,
 }
@@ -79,7 +79,7 @@ impl Blocks {
         ranges.map(|(_, range)| &range.block).find(|block| block.freed.is_none())
     }
 
-    /// Returns the blocks of the ranges that begin in `first..end`, in address order.
+    /// Returns the block of each range whose first address is in `first..end`, in address order.
     pub(crate) fn beginning_in(
         &self,
         first: u64,

@@ -41,7 +41,7 @@ pub(crate) struct Member {
     pub(crate) stream: u32,
     /// Number of pieces of work that the stream recorded in the capture.
     pub(crate) work: u64,
-    /// Number of pieces of `work` for which another stream of the capture waits.
+    /// Number of the stream's first pieces of work for which another stream of the capture waits.
     pub(crate) joined: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Graph {
     pub(crate) kept: Vec<Arc<Kept>>,
 }
 
-/// Point of a capture that an event marks: after the first `work` pieces of work of `stream`.
+/// Point of a capture at which an event was recorded: after the first `work` pieces of `stream`.
 #[derive(Clone, Copy)]
 pub(crate) struct Captured {
     pub(crate) capture: u64,
@@ -131,9 +131,9 @@ impl Capture {
     }
 }
 
-/// Returns whether a call invalidates the captures that forbid it. These are the calls that an H200
-/// refused (driver 580), and all synchronous copies and fills. The H200 accepted such copies and
-/// fills if the capturing stream does not wait for the legacy default stream.
+/// Returns whether a call invalidates captures whose mode forbids unsafe calls. An H200 refused
+/// these calls (driver 580). The list includes all synchronous copies and fills, although the H200
+/// accepted them if the capturing stream does not wait for the legacy default stream.
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",
@@ -158,7 +158,7 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     /// Last record; `None` before the first record.
     pub(crate) recorded: Option<Record>,
-    /// Point of a capture, if the event was last recorded in a capture.
+    /// Point of the capture at which the event was recorded, if its last record was in a capture.
     pub(crate) captured: Option<Captured>,
 }
 
@@ -167,6 +167,6 @@ pub(crate) struct Record {
     pub(crate) op: OpRef,
     /// Virtual time at which the stream passed the record, in nanoseconds.
     pub(crate) time: Option<u64>,
-    /// Clock of everything that happened before the event was recorded; `None` without checks.
+    /// Vector clock of everything that happened before the record; `None` if the checks are off.
     pub(crate) clock: Option<Box<Clock>>,
 }

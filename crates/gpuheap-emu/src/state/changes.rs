@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 /// Maximum number of written ranges that are kept. A model's weights are uploaded in thousands of
-/// copies. A framework reports each copy soon after it, so only the last copies are looked up.
+/// copies, but a framework reports each copy soon after it. So the oldest ranges can be dropped.
 const MOST_WRITTEN: usize = 1024;
 
 #[derive(Default)]

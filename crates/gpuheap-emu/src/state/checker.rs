@@ -16,12 +16,12 @@ const QUARANTINED: usize = 1 << 16;
 
 /// State of the checks. It is absent from the emulator's state if the checks are off.
 pub(crate) struct Checker {
-    /// Clock of everything that happened before the host's next step.
+    /// Vector clock of everything that happened before the host's next step.
     pub(crate) host: Clock,
-    /// Lane of each stream (its number in clocks), and the clock of everything that happened before
-    /// its next work. The key is the stream's index.
+    /// Lane of each stream (its index in vector clocks), and the clock of everything that happened
+    /// before the stream's next work. The key is the stream's index.
     pub(crate) streams: FxHashMap<u32, (Lane, Clock)>,
-    /// Clock of all work of destroyed streams, keyed by context.
+    /// Vector clock of the work of all destroyed streams, keyed by context.
     pub(crate) gone: FxHashMap<u32, Clock>,
     /// Names of the host and the streams, as findings print them, indexed by lane.
     pub(crate) names: Vec<String>,

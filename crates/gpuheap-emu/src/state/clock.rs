@@ -19,7 +19,7 @@ pub(crate) struct Epoch {
 }
 
 impl Clock {
-    /// Adds a step to a lane, and returns the step.
+    /// Advances a lane by one step, and returns the new step.
     pub(crate) fn step(&mut self, lane: Lane) -> Epoch {
         if self.0.len() <= lane {
             self.0.resize(lane + 1, 0);

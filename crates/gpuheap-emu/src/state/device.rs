@@ -85,8 +85,8 @@ impl Usage {
 /// Primary context, shared by the whole process.
 #[derive(Default)]
 pub(crate) struct Primary {
-    /// Handle; `None` until the context is first made. After that, the handle stays the same
-    /// (measured).
+    /// Handle; `None` until the context is first made. If the context is made again, it has the
+    /// same handle (measured).
     pub(crate) handle: Option<usize>,
     pub(crate) active: bool,
     /// Number of references. A reset does not change it (measured).
@@ -220,7 +220,7 @@ impl Device {
     }
 }
 
-/// Releases the device's memory in the shared account. Other emulators may still use the account.
+/// Subtracts the device's memory from the account, because emulators of other processes share it.
 impl Drop for Device {
     fn drop(&mut self) {
         self.release_shared(self.used_bytes());

@@ -58,8 +58,7 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Ranges that copies and fills wrote since the last launch, and blocks of the program's own
-    /// allocator. Used only if kernels are not run.
+    /// Records of the memory that a kernel may have changed. Used only if kernels are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, in bytes.
     pub(crate) pinned_bytes: u64,

@@ -31,9 +31,9 @@ const MOST_ELF: u64 = 1 << 30;
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const COMPRESSED: u64 = 0x2000 | 0x8000;
-/// Numbers in a section `.nv.info.NAME`: the format of attributes that state their size, and the
-/// attribute that describes a parameter of a kernel.
+/// Format, in a section `.nv.info.NAME`, of an attribute that states its size.
 const SIZED: u8 = 4;
+/// Attribute that describes a parameter of a kernel.
 const PARAMETER: u8 = 0x17;
 
 /// Image of a module.
@@ -226,7 +226,7 @@ fn parse_attributes(attributes: &[u8]) -> Option<Arc<[u32]>> {
             if sizes.len() <= index {
                 sizes.resize(index + 1, None);
             }
-            // The size is in the upper 14 bits of the last word.
+            // The upper 14 bits of the attribute's last word have the size.
             sizes[index] = Some(elf.number::<4>(at + 12)? as u32 >> 18);
         }
         at += 4 + if format == SIZED { elf.number::<2>(at + 2)? as usize } else { 0 };

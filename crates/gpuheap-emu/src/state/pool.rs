@@ -27,7 +27,7 @@ pub(crate) struct PoolsAt {
     pub(crate) current: usize,
 }
 
-/// A pool. The arena tracks how much memory the pool needs. Virtual addresses are assigned
+/// A pool. Its arena tracks only how much memory the pool needs. Virtual addresses are assigned
 /// independently of the arena. They are not reused soon, so that the checks find a use after free.
 pub(crate) struct Pool {
     /// Ordinal of the device; 0 for a pool that has no device.

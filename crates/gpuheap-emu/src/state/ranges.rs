@@ -113,7 +113,7 @@ impl Ranges {
         runs
     }
 
-    /// Marks bytes as never written and keeps their accesses.
+    /// Marks bytes as never written. Keeps the records of their accesses.
     pub(crate) fn undefine(&mut self, at: u64, end: u64) {
         self.cut_at(at);
         self.cut_at(end);

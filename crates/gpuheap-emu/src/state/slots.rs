@@ -19,7 +19,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Returns whether the next allocation of this size needs one more granule.
+    /// Returns whether no free place has room for `bytes`, so that a new granule is needed.
     pub(crate) fn needs_granule(&self, bytes: u64) -> bool {
         self.free_by_size.range((bytes, 0)..).next().is_none()
     }

@@ -64,10 +64,10 @@ pub(crate) enum Work {
     /// A launch of a kernel that is not run, with the device addresses among its arguments. The
     /// launch counts as a change of the memory at these addresses.
     Foreign(Box<[u64]>),
-    /// Marks the event with this handle as passed.
+    /// Records the event with this handle, so that the event counts as reached.
     Record(usize),
     Callback(Callback),
-    /// Makes the freed pool memory at this address available to all streams.
+    /// Completes a queued free of the pool memory at this address.
     FreePool(u64),
     /// Ends a graph launch: drops its references to user objects. Contains the clock of the launch,
     /// because the objects' destructors are ordered after the launch.

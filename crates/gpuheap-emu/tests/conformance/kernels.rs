@@ -350,9 +350,9 @@ fn flat(bench: &Bench<'_, '_>) {
     for (does, of) in operations() {
         let (left, right) = pairs(of, &mut random);
         let out_of = does.output(of);
-        // Each case has the offsets of the three arrays from a multiple of 64 bytes, in elements,
-        // and the number of elements in an array.
         let all = left.len() / of.size();
+        // Each case has the three arrays' offsets from a multiple of 64 bytes, in elements, and the
+        // number of elements in an array.
         let cases = [
             ([0, 0, 0], all),
             ([0, 0, 0], all - 1),
@@ -454,7 +454,7 @@ fn strided(bench: &Bench<'_, '_>) {
         (&[2000], &[-1], &[1]),
         (&[9, 9], &[-9, -1], &[9, -1]),
         (&ten, &odd, &even),
-        // This case has whole vectors along the innermost axis.
+        // In this case, the kernel can load the innermost axis in whole vectors.
         (&[9, 64], &[64, 1], &[0, 1]),
         (&[9, 64], &[1, 0], &[64, 1]),
         (&[9, 32], &[64, 1], &[1, 0]),
@@ -660,15 +660,15 @@ fn groups(bench: &Bench<'_, '_>) {
             for &(rows, inner, groups) in cases {
                 for is_bad in [false, true] {
                     let inner = if of.is_some() { inner } else { 1 };
-                    // A count has only one aggregate for each group. It needs more groups to exceed
-                    // the shared memory.
+                    // The case of 120 groups must exceed a block's shared memory. A count keeps
+                    // only one value for each group, so it needs more groups for that.
                     let groups = if of.is_none() && groups == 120 { 5000 } else { groups };
                     let bits = random.next();
                     let mut key_of = |row: usize| match (is_bad, row % 10) {
                         (true, 3) => u64::MAX,
                         (true, 5) => groups as u64,
                         (true, 7) => random.next() ^ bits,
-                        // A narrow key type can represent only the first groups.
+                        // A narrow key type can represent only the first groups: uses only those.
                         _ => random.next() % (groups as u64).min(1 << (8 * key.size() - 1)),
                     };
                     let keys: Vec<u8> = (0..rows)
@@ -790,8 +790,8 @@ fn kernel_lives_until_module_unload() {
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(pinned[32..40], [251, 255, 255, 255, 1, 0, 0, 0]);
 
-        // Launches with an empty grid are refused, and launches with a block size that the kernel
-        // does not allow.
+        // Launches with an empty grid, or with a block size that the kernel does not allow, are
+        // refused.
         for (grid, block) in [(0, 256), (1, 128), (1, 2000)] {
             let wrong = Launch { grid, block, ..launch };
             let code = launch_with(gpu, function, &wrong, stream);

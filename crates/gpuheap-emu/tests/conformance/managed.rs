@@ -170,12 +170,12 @@ fn prefetch_batch_moves_each_group() {
         assert_eq!(prefetch(&[0, 2], &everywhere, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
-        // Attribute 8 is the id of the last prefetch's location. The batch passed 0 for the host.
+        // Attribute 8 is the id of the last prefetch's location: the 0 that the batch call passed.
         let mut id = 99;
         ok!(gpu, cuMemRangeGetAttribute((&raw mut id).cast(), 4, 8, pointers[2], 2 * MIB));
         assert_eq!(id, 0);
-        // A group of ranges begins at an index of `pointers`. The third group begins at 1, before
-        // the second at 2, so the third location applies to no range.
+        // Each location has a group of ranges. The groups begin at the indices 0, 2 and 1. The
+        // third group begins before the second, so the third location applies to no range.
         let three = [here, host, here];
         assert_eq!(prefetch(&[0, 2, 1], &three, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));

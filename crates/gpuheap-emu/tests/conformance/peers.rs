@@ -104,7 +104,7 @@ fn peer_access_belongs_to_contexts() {
         assert_eq!(end(far.context), CUresult::ERROR_PEER_ACCESS_NOT_ENABLED);
         assert_eq!(access(far.context, 0), CUresult::SUCCESS);
         assert_eq!(access(far.context, 0), CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED);
-        // Access to `far.context` does not extend to memory of another context on the same device.
+        // Access to `far.context` does not extend to `other`, a second context on the same device.
         let (mut other, mut pointer) = (CUcontext::NULL, 0);
         ok!(near, cuCtxCreate_v2(&mut other, 0, far.device));
         assert_eq!(access(near.context, 0), CUresult::SUCCESS);
@@ -198,7 +198,8 @@ fn pool_grants_access_by_device() {
         assert_eq!(set(&[missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(set(&[description(far.device, 3), missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(get(), 0);
-        // Peer access does not extend to pools. Fills and copies need access that the pool grants.
+        // Peer access between contexts does not extend to pools: even with it, fills and copies
+        // need access that the pool grants.
         far.make_current();
         ok!(far, cuCtxEnablePeerAccess(near.context, 0));
         assert_eq!(far.fill_on(a, 3, s1), REFUSED);

@@ -89,9 +89,9 @@ fn pool_grows_by_32_mib() {
     });
 }
 
-/// If a device is nearly full, the real driver takes and returns memory for itself. The test
-/// therefore does not use the free memory that the driver reports. The device counts as full at the
-/// first refusal, and the pool reports its own memory.
+/// If a device is nearly full, the real driver takes and returns memory for itself. So the test
+/// does not rely on the driver's figure of free memory. It counts the device as full at the first
+/// refused request, and reads the pool's own figures.
 #[test]
 fn full_device_gives_pool_small_chunks() {
     const BLOCK: usize = 4 * MIB;
@@ -110,9 +110,9 @@ fn full_device_gives_pool_small_chunks() {
             }
         };
         assert_eq!(full, CUresult::ERROR_OUT_OF_MEMORY);
-        // The driver may keep some of the freed memory, so one freed block may not suffice. On an
-        // H200, the allocation needed less than a chunk of freed memory on most days, and a whole
-        // chunk on other days.
+        // The driver may keep some of the freed memory, so frees blocks until the allocation
+        // succeeds. On an H200, less than a chunk of freed memory sufficed on most days, and a
+        // whole chunk on others.
         let mut freed = 0;
         let pooled = loop {
             gpu.free(blocks.pop().unwrap());

@@ -54,8 +54,8 @@ pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
 
-/// Runs a long test on the real device, or once on the emulator. The test must not depend on the
-/// order between streams.
+/// Runs a long test on the real device or, to save time, with only one schedule of the emulator.
+/// The test must not depend on the order between streams.
 pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
         return run(true, test);

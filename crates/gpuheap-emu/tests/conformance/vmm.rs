@@ -204,7 +204,7 @@ fn mapped_memory_refuses_host_access() {
             let access = CUmemAccessDesc { location, flags };
             assert_eq!(code!(gpu, cuMemSetAccess(va, 2 * MIB, &access, 1)), expected, "{kind:?}");
         }
-        // Memory mapped without access has neither a device address nor a host address.
+        // Mapped memory without access rights has neither a device pointer nor a host pointer.
         let mut host = 9_u64;
         let mut attribute = CUpointer_attribute::HOST_POINTER;
         let mut data = [(&raw mut host).cast()];

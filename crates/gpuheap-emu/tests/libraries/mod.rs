@@ -27,7 +27,7 @@ pub(crate) static LIBRARIES: Emulated = Emulated::new(
     "libgpuheap_emu_libraries.so",
 );
 
-/// CUDA runtime for use with an emulated driver.
+/// The emulated CUDA runtime, gpuheap-emu-cudart.
 pub(crate) static CUDART: Emulated =
     Emulated::new("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so");
 
@@ -111,8 +111,8 @@ impl Emulated {
         Self { package, file, name, built: OnceLock::new() }
     }
 
-    /// Returns the library's file. Builds the file once in each test binary. With `BUILT=1`, the file
-    /// is there already: `.ci/run` builds it together with the tests.
+    /// Returns the library's file. Builds the file once in each test binary. With `BUILT=1`, the
+    /// file is there already: `.ci/run` builds it together with the tests.
     fn built(&self) -> &Path {
         self.built.get_or_init(|| {
             // Cargo gives integration tests the folder TARGET/tmp. A test binary is in

@@ -82,7 +82,8 @@ fn kind(kind: Kind) -> &'static str {
 fn holders(machine: &Machine, gpu: &Gpu) -> BTreeMap<&'static str, u64> {
     let classes = ["compute", "graphics", "mps", "inherited", "monitor", "unlisted"];
     let mut counts = BTreeMap::from(classes.map(|class| (class, 0)));
-    // A CUDA process opens the files of all visible devices, but may use memory on only a few.
+    // A CUDA process opens the files of all visible devices, but may use memory on only a few. So
+    // if the driver lists a process for one device, its open files of other devices do not count.
     let is_unlisted =
         |process: &&Process| !machine.is_listed(process.pid) && process.has_open(gpu.minor);
     let unlisted = machine.processes.iter().filter(is_unlisted).map(|process| {

@@ -21,7 +21,7 @@ const WARP: u64 = 32;
 /// How an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Each piece of a row has `lanes` threads.
+    /// Divides each row into pieces. `lanes` threads reduce one piece together.
     Rows {
         lanes: u64,
     },

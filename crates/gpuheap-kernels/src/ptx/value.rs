@@ -227,9 +227,9 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
 /// quotient is at most `2^16 / b`, so at most `1 / (4 * b)` is added. The next whole number is at
 /// least `1 / b` away.
 ///
-/// Integers and floats are converted by additions relative to `2^23`, because a device makes
-/// sixteen additions in the time of four conversion instructions. With conversion instructions, i8
-/// reached 0.73 of a copy's speed (H200).
+/// Integers and floats are converted by adding and subtracting `2^23` or `1.5 * 2^23`. A device
+/// makes sixteen additions in the time of four conversion instructions. With conversion
+/// instructions, i8 reached 0.73 of a copy's speed (H200).
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let [d, sign] = w.regs(Class::Bits32);
     let [zero, negative] = w.regs(Class::Predicate);
@@ -237,8 +237,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     emit!(w, "rcp.approx.ftz.f32 {y}, {y};");
     emit!(w, "mul.rn.f32 {x}, {x}, 0f3F800020;");
     emit!(w, "mul.rn.f32 {x}, {x}, {y};");
-    // Adding 2^23 cuts off the fraction, because floats from 2^23 on have none. The quotient's sign
-    // is removed first, so that the quotient is rounded towards zero.
+    // Floats from 2^23 on have no fraction, so adding 2^23 with `rz` cuts the fraction off. The
+    // sign is removed first: 2^23 plus a negative quotient would be rounded the wrong way.
     emit!(w, "abs.f32 {x}, {x};");
     emit!(w, "add.rz.f32 {x}, {x}, 0f4B000000;");
     emit!(w, "mov.b32 {d}, {x};");
@@ -253,8 +253,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// Converts a signed integer of less than 22 bits to a float. The float is `1.5 * 2^23` plus the
-/// integer, minus `1.5 * 2^23`.
+/// Converts a signed integer of less than 22 bits to a float. Adds the integer to the bits of the
+/// float `1.5 * 2^23`, and then subtracts that float.
 fn small_float(w: &mut Writer, value: Reg) -> Reg {
     let (bits, float) = (w.reg(Class::Bits32), w.reg(Class::Float32));
     emit!(w, "add.s32 {bits}, {value}, 0x4B400000;");

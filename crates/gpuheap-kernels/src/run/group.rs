@@ -36,7 +36,7 @@ fn aggregate<A: Element>(
     let combine = A::combine(op);
     let skips_nan = skips_nan != 0 || matches!(fold, Fold::Min | Fold::Max);
     let mut totals: BTreeMap<u64, A> = BTreeMap::new();
-    // If rows are counted, no values are read, and the buffer has one byte for each row.
+    // If rows are counted, there are no values. `bytes` then has one unused byte for each row.
     let size = values.as_ref().map_or(1, |(values, _)| values.size);
     let (mut bytes, mut key_bytes) = (vec![0; CHUNK * size], vec![0; CHUNK * key.size()]);
     let mut valid_bytes = vec![0xff; CHUNK / 8];

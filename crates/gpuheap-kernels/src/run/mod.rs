@@ -17,8 +17,8 @@ use memory::{AnyMemory, KeepsError, Refused};
 pub use memory::Memory;
 
 impl Kernel {
-    /// Runs a launch of the kernel with the arguments `words`. For every grid, the result equals
-    /// the PTX's to the last bit, except for the bits of a NaN and sums of floats by key.
+    /// Runs a launch of the kernel with the arguments `words`. For every grid, the result has the
+    /// same bits as the result of the PTX, except for NaN and for sums of floats by key.
     ///
     /// # Errors
     ///

@@ -54,8 +54,8 @@ fn check(launches: Vec<Launch>) {
             let into = if access.writes { &mut written } else { &mut read };
             into.extend(bytes(&access.region));
         }
-        // The kernel's Rust code may also read the gaps between elements. A launch that aggregates
-        // by key also reports bytes that it may leave untouched: the aggregates of groups without
+        // `Kernel::run` may also read the gaps between elements. For an aggregation by key,
+        // `accesses` also lists bytes that may stay untouched: the aggregates of groups without
         // rows, and the count of bad rows.
         let is_aggregate = launch.kernel.name().contains("_groups_");
         assert!(is_aggregate || used.read.is_superset(&read), "{launch:?}");

@@ -76,8 +76,8 @@ proptest! {
     ) {
         let shape: Vec<usize> = lengths.iter().map(|axis| axis.0).collect();
         prop_assume!(shape.iter().product::<usize>() < 5_000);
-        // Written places must not overlap. The axes are in random order and have gaps, and some run
-        // backwards.
+        // Makes a random layout for the written array, without overlap: its axes are in random
+        // order and have gaps, and some run backwards.
         let mut axes: Vec<usize> = (0..shape.len()).collect();
         let mut random = Random(order);
         for last in (1..axes.len()).rev() {

@@ -95,8 +95,8 @@ macro_rules! native {
     )*};
 }
 
-/// Implements `Native` for number types. The lists are the types' edges. The first edge of a float
-/// type must be a NaN, because `bits` returns the bits of that edge for every NaN.
+/// Implements `Native` for number types. Each list has edge cases of a type, such as its maximum.
+/// The first of a float type must be a NaN, because `bits` returns its bits for every NaN.
 macro_rules! natives {
     (integers $($i:ident $I:ident),*; floats $($f:ident $F:ident),*) => {
         $(native! { $i $I [$i::MAX, $i::MIN, 0, 1, 2, 3, 7, 100, $i::MAX - 1, $i::MIN + 1, $i::MAX / 2, 0_i8.wrapping_sub(1) as $i]; })*

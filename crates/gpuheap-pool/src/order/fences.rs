@@ -1,4 +1,5 @@
-//! Gives tickets to frees, records fences that cover frees, and makes streams wait for each other.
+//! Numbers each stream's frees (tickets), records points of streams (fences), and makes streams
+//! wait for the fences of other streams.
 
 use super::slots::Order;
 use crate::source::{Fence, MemorySource, SourceError, SourceResult};
@@ -39,7 +40,7 @@ impl Order {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         let number = state.count_free(self.moments.as_ref());
-        // No fence completes a capture's frees: their memory is kept until the graph has ended.
+        // No fence is recorded in a capture: memory freed there is kept until the graph has ended.
         if state.transient && !state.retired && !state.is_of_capture() {
             let _ = group_calls(source, |source| self.record(stream.slot(), source));
         }
@@ -75,8 +76,8 @@ impl Order {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
-    /// Returns `true` if another stream needs no wait for the work before `ticket`, or can now wait
-    /// for it.
+    /// Returns `true` if the work before `ticket` is known to be completed, or if another stream
+    /// can wait for a fence that covers the work.
     pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
@@ -207,8 +208,8 @@ impl Order {
         self.streams[waiter.slot()].after.get(&on).copied().unwrap_or(0)
     }
 
-    /// Returns the oldest fence that covers `ticket`, with the number of the last free that this
-    /// fence covers.
+    /// Returns the oldest fence that covers `ticket`, with the ticket number of the last free that
+    /// this fence covers.
     fn fence(
         &mut self,
         ticket: Ticket,

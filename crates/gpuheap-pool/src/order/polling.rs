@@ -14,7 +14,7 @@ pub struct Candidates<T> {
     pub usable: Option<T>,
     /// Memory that the stream may use only after a wait, and the ticket of the free to wait for.
     pub other: Option<(T, Ticket)>,
-    /// `true` if the search may find more after a poll shows that frees are completed.
+    /// `true` if the search may find more memory once a poll has shown progress of other streams.
     pub may_grow: bool,
 }
 

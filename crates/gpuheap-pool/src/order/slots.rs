@@ -43,8 +43,8 @@ pub trait StreamGuard: Send {
     /// frees.
     fn is_of_capture(&self) -> bool;
 
-    /// Returns `true` if the capture in which the stream was first seen may not have ended. Only
-    /// for a stream that [is of a capture](StreamGuard::is_of_capture).
+    /// Returns `true` if the capture in which the stream was first seen may still be active. The
+    /// caller has checked that the stream [is of a capture](StreamGuard::is_of_capture).
     fn may_capture(&self) -> bool;
 }
 
@@ -69,7 +69,8 @@ pub struct Order {
     pub(super) detached: Option<usize>,
     /// Progress shown by the program's own waits.
     pub(super) moments: Option<Arc<Moments>>,
-    /// Value of [`Moments::changes`] when the progress in `moments` was last noted in `streams`.
+    /// Value of [`Moments::changes`] when progress was last copied from `moments` to `streams`. As
+    /// long as the value stays the same, no progress is new.
     pub(super) noted_changes: u64,
     /// `true` while frees count as completed immediately.
     pub(super) frees_completed: bool,
@@ -84,9 +85,8 @@ pub struct Order {
 /// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of [moments](Moments) in which a stream's frees are noted. If there are more, the
-/// frees of the two oldest moments count as frees of the later one. A stream reaches the maximum
-/// only if the program waits often without calling the heap between the waits.
+/// Maximum number of [moments](Moments) that are kept for the frees of one stream. If there are
+/// more, the oldest moment is dropped, and its frees count as made in the next moment.
 const MOST_MOMENTS: usize = 8;
 
 #[derive(Default)]
@@ -111,11 +111,11 @@ pub(super) struct Slot {
     /// Fences not known to be reached, oldest first. Each has the number of the last free that the
     /// fence covers.
     pub(super) fences: VecDeque<(u64, Fence)>,
-    /// [Moments](Moments) in which frees were made that may be incomplete, oldest first. Each has
-    /// the number of the last free in that moment.
+    /// [Moments](Moments) in which frees were made on this stream, oldest first. Each has the
+    /// number of the last free in that moment. Moments of frees known to be completed are removed.
     pub(super) moments: VecDeque<(u64, u64)>,
-    /// Numbers of frees on other streams, keyed by the other stream's slot. This stream already
-    /// waits for each of these frees and for all frees before it.
+    /// For each other stream, by slot: the number of the last free there that this stream already
+    /// waits for. The stream then also waits for all frees before it.
     pub(super) after: FxHashMap<u32, u64>,
 }
 
@@ -183,8 +183,8 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the older half of the fences if they are reached. A stream reaches its fences in
-    /// order. A fence whose query fails counts as not reached.
+    /// Forgets the older half of the fences if all of them are reached. A stream reaches its fences
+    /// in order, so one query suffices. A fence whose query fails counts as not reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         let last = self.fences.len() / 2;
         let Some((number, fence)) = self.fences.get(last).copied() else { return };
@@ -246,9 +246,9 @@ impl Order {
         });
         let Slot { freed, reached, generation, .. } = self.streams[slot];
         let generation = generation.wrapping_add(1);
-        // If the stream was retired meanwhile, it may no longer exist, so its handle is not used.
-        // Its progress is unknown: memory freed on the stream is reused only after a wait for the
-        // whole device.
+        // If the stream is already retired, it may no longer exist, so its handle is not used. Its
+        // progress is unknown: memory freed on the stream is reused only after a wait for the whole
+        // device.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
         let transient = unannounced || retired;
@@ -318,9 +318,9 @@ impl Order {
         }
     }
 
-    /// Retires all foreign streams without a driver call on their handles. Because the streams
-    /// refuse new work, their later frees count as made now. If their work is not `completed`,
-    /// memory freed on them is reused only after a wait for the whole device.
+    /// Retires all foreign streams without a driver call on their handles. The streams refuse new
+    /// work, so a later free on one of them counts as made now. If the streams' work is not
+    /// `completed`, memory freed on them is reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
@@ -354,8 +354,8 @@ impl Order {
             self.streams[slot].note_progress(moments, source);
         }
         if !self.streams[slot].transient {
-            // The stream's end is numbered and fenced like a free. Blocks that are live now are
-            // freed later, with this number or a higher one. A wait for such a free then covers the
+            // The stream's end gets the number of a free, and a fence. Blocks that are live now are
+            // freed later, with this number or a higher one. So a wait for such a free covers the
             // stream's last work.
             self.streams[slot].freed += 1;
             self.record(slot, source)?;
@@ -398,8 +398,8 @@ impl Order {
         state.transient && (state.retired || state.generation != stream.generation)
     }
 
-    /// Returns the stream that numbers the frees on ended transient streams. These frees are
-    /// completed once all work of the device is completed.
+    /// Returns the separate stream that counts the frees made on ended transient streams. These
+    /// frees are completed once all work of the device is completed.
     pub fn detached_stream(&mut self) -> StreamRef {
         let slot = *self.detached.get_or_insert_with(|| {
             let state = Slot { retired: true, transient: true, ..Default::default() };

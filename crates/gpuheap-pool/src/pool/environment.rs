@@ -118,8 +118,8 @@ impl Environment<'_> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops the recorded refusal if this grant disproves it. The refused request would have left
-    /// `refused_margin` bytes free, and this grant has left no more.
+    /// Drops the recorded refusal if this grant has filled the device as far as the refused request
+    /// would have. At most `refused_margin` bytes are then free.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without memory from the device.
@@ -141,16 +141,16 @@ impl Environment<'_> {
         if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
-    /// Gives back physical memory to the driver. The chunk is mapped nowhere.
+    /// Gives physical memory back to the driver. The caller has unmapped the chunk everywhere.
     pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> SourceResult {
         self.pages()?.destroy(chunk)?;
         self.stats.count_given_back(bytes);
         Ok(())
     }
 
-    /// Returns the calls for physical memory and addresses.
+    /// Returns the interface to the source's physical memory and addresses.
     pub fn pages(&mut self) -> SourceResult<&mut dyn Pages> {
-        // Policies that need pages are built only over sources that have them.
+        // Never fails: policies that need pages are built only over sources that have pages.
         self.source.pages().ok_or(SourceError::OutOfMemory)
     }
 
@@ -186,7 +186,7 @@ pub struct Headroom {
 
 impl Headroom {
     /// Returns the headroom of a heap that takes memory from `source`. Memory that other programs
-    /// use on the device is not left to reserve.
+    /// use on the device does not count as left.
     pub fn from_source(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
         let (Ok((free, _)), Ok(reserved)) = (source.device_memory(), source.reserved()) else {
             return Headroom::default();

@@ -38,8 +38,8 @@ impl FreeList {
         });
         match found {
             Ok(found) => Ok(found.map(|at| self.blocks.remove(at).1)),
-            // `stream` or the stream of the block takes no work now, so the block stays in the
-            // list.
+            // `stream` cannot be made to wait for the block's stream, for example because one of
+            // them is capturing a graph. The block stays in the list.
             Err(SourceError::StreamUnusable) => Ok(None),
             Err(error) => Err(Shortage::Failed(error)),
         }
@@ -87,7 +87,8 @@ impl FreeList {
         Ok(segment.bytes)
     }
 
-    /// Returns the segments that are free once all frees except stuck frees are completed.
+    /// Returns the segments of the list that become usable. A segment with a stuck free is left
+    /// out, because no wait can complete that free now.
     pub(super) fn segments(&self, stuck: &Stuck) -> impl Iterator<Item = Segment> {
         let is_free = |(ticket, _): &&(Ticket, Segment)| !stuck.holds(*ticket);
         self.blocks.iter().filter(is_free).map(|(_, segment)| *segment)

@@ -7,7 +7,7 @@ use crate::source::round_up;
 /// Unit of sizes, in bytes. It is the alignment of the driver's allocations (H200, driver 580).
 pub(super) const ROUNDING: u64 = 512;
 
-/// Declares an enum whose variants have names, with `ALL` and `name`.
+/// Declares an enum with a text for each variant. Adds `ALL` (all variants) and `name` (the text).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! named {
@@ -138,7 +138,8 @@ impl CacheRules {
     /// `driver` the driver decides.
     pub fn for_pool(pool: PoolKind) -> Option<CacheRules> {
         match pool {
-            // Blocks of one bin are interchangeable, so caching them costs no utilisation.
+            // Blocks of one bin have the same size, so a block in a thread's cache fits as well as
+            // any other block. Caching it wastes no memory.
             PoolKind::Binned => Some(CacheRules {
                 rounding: Rounding::PowersOfTwo,
                 small: u64::MAX,

@@ -81,7 +81,7 @@ impl Cached {
 pub struct Held {
     /// Bytes of the pieces with a live block. No such piece can be given back.
     pub bytes: u64,
-    /// Free bytes of the pieces with a live block, including pending bytes.
+    /// Free bytes in pieces (segments or chunks) with a live block. Pending bytes are included.
     pub free: u64,
     /// Number of pieces with a live block.
     pub pieces: u64,
@@ -95,7 +95,7 @@ impl Held {
         self.pieces += 1;
     }
 
-    /// Counts segments. Each segment is one live block.
+    /// Counts the segments of a pool that never splits a segment: each segment is one live block.
     pub(super) fn whole<'a>(live: impl Iterator<Item = &'a Segment>) -> Held {
         let mut held = Held::default();
         live.for_each(|segment| held.add(segment.bytes, 0));
@@ -117,13 +117,13 @@ pub struct Outlook<'a> {
 /// Forecast of a policy for one request, as if all but [stuck](Stuck) frees were completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Amounts that the policy would try to take from the driver with the present cache, in this
-    /// order. If the driver has memory for none of them, the policy gives back cached memory for
-    /// the request.
+    /// Amounts that the policy would try to take from the driver, one after the other until the
+    /// driver grants one. They depend on the memory that is cached now. If the driver refuses all,
+    /// the policy gives back cached memory for the request.
     pub takings: Vec<Taking>,
     /// `true` if cached memory can serve the request as one block.
     pub is_cached: bool,
-    /// Least bytes that the policy would take from the driver if the request is not cached.
+    /// Least bytes that the policy would take from the driver if cached memory does not suffice.
     pub take: u64,
     /// Bytes that the policy would take if the request used no cached piece. Missing memory is
     /// computed from this figure, because a reclaim gives back cached pieces too.
@@ -134,8 +134,8 @@ pub struct Forecast {
     pub largest_left: u64,
     /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
     pub stuck: u64,
-    /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not
-    /// report the bytes of these frees.
+    /// `true` if a pool of the driver has received frees that are stuck: no wait can complete them
+    /// now. The driver does not report the bytes of these frees.
     pub driver_is_stuck: bool,
 }
 
@@ -144,12 +144,12 @@ pub struct Forecast {
 pub struct Taking {
     /// Bytes to take from the driver; zero if cached memory serves the request.
     pub bytes: u64,
-    /// Least bytes that the policy gives back to the driver before it takes `bytes`.
+    /// Least bytes that the policy gives back to the driver first, to be able to take `bytes`.
     pub after: u64,
 }
 
 impl Taking {
-    /// Returns a `Taking` of `bytes` before which the policy gives back nothing.
+    /// Returns a `Taking` of `bytes` for which the policy need not give anything back first.
     pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
@@ -163,8 +163,8 @@ pub trait Policy: Send {
     /// If the call fails, memory that it took from the driver stays cached and counted.
     fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted;
 
-    /// Allocates a block only from the cache; `None` if no cached block fits. Only for policies
-    /// whose blocks [threads cache](crate::pool::CacheRules).
+    /// Allocates a block only from the cache; `None` if no cached block fits. Called only for
+    /// policies with blocks that [thread caches](crate::pool::CacheRules) may keep.
     fn reuse(&mut self, _request: Request, _env: &mut Environment<'_>) -> Served {
         Ok(None)
     }
@@ -172,9 +172,9 @@ pub trait Policy: Send {
     /// Frees a block whose last use is on `stream`.
     fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult;
 
-    /// Gives back at least `target` bytes of cached memory to the driver, if that many bytes are
-    /// known to be out of use. Gives back large segments before small ones, and no more than
-    /// necessary. Returns the bytes given back.
+    /// Gives cached memory that is known to be out of use back to the driver. Stops once `target`
+    /// bytes are given back or no such memory is left. Gives back large segments before small ones,
+    /// and no more than necessary. Returns the bytes given back.
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, if the policy

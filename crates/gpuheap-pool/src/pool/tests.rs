@@ -150,7 +150,8 @@ impl World {
         // A program must order the freeing stream after the stream that used the block.
         let user = live.user;
         let capturing = |slot| self.model.capturing == Some(slot);
-        // Streams are numbered by slot. A capturing stream cannot be ordered with another stream.
+        // A capturing stream cannot be ordered with another stream, so the stream that used the
+        // block also frees it then.
         let stream = if capturing(user) || capturing(stream) { user } else { stream };
         let stream = self.streams[stream];
         if user != stream.slot() {
@@ -224,8 +225,8 @@ impl World {
                         None => policy.release(bytes, env),
                     });
                 }
-                // The last stream is transient. A heap never queries whether such a stream captures
-                // a graph, so no capture begins on it here.
+                // The last stream is transient: it may end unannounced. A heap never queries
+                // whether such a stream captures a graph, so no capture begins on it here.
                 Action::Capture { stream } if stream == STREAMS - 1 => {}
                 Action::Capture { stream } => {
                     let ended = self.model.capturing.is_some();
@@ -249,8 +250,8 @@ impl World {
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));
             released.map_err(|error| format!("{error:?}"))?;
-            // A failed request may leave cached memory that the program never had and never freed.
-            // `release_freed` does not find such memory.
+            // Memory taken for a request that then fails stays cached. `release_freed` finds only
+            // memory that the program freed, so not this memory.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
             if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
                 return Err(format!("{} bytes were freed and not noted", self.stats.taken));

@@ -97,9 +97,9 @@ pub struct Limits {
 /// A function that waits. It is made under the heap's lock, and called without the lock.
 pub type Waiter = Box<dyn FnOnce() -> SourceResult + Send>;
 
-/// Source of memory and of stream order: the driver, or a model of it.
+/// The driver, or a model of it: hands out memory, and makes streams wait for each other.
 ///
-/// Fences are made by [`record`](MemorySource::record) and freed by
+/// Fences (recorded points of streams) are made by [`record`](MemorySource::record) and freed by
 /// [`forget`](MemorySource::forget).
 pub trait MemorySource: Send {
     /// Takes `bytes` (never zero) for use on `stream`, ordered after the work enqueued there.
@@ -126,16 +126,16 @@ pub trait MemorySource: Send {
     /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
     fn reserved_peak(&mut self) -> SourceResult<u64>;
 
-    /// Returns the most bytes by which taking `bytes` can raise
-    /// [`reserved`](MemorySource::reserved).
+    /// Returns the maximum increase of [`reserved`](MemorySource::reserved) if `bytes` are taken.
     fn growth(&self, bytes: u64) -> u64;
 
     /// Returns the bytes by which [`reserved`](MemorySource::reserved) would fall if these segments
     /// were given back and the driver kept none of them.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64>;
 
-    /// Returns how many of the [`regained`](MemorySource::regained) bytes the driver may keep after
-    /// all, because other memory shares a granule of the device with these segments.
+    /// Returns how many of the [`regained`](MemorySource::regained) bytes the driver may keep all
+    /// the same. Other memory may share a granule of the device with the segments that are given
+    /// back.
     fn may_stay(&mut self, _segments: &[Segment]) -> SourceResult<u64> {
         Ok(0)
     }
@@ -178,8 +178,8 @@ pub trait MemorySource: Send {
     fn record(&mut self, stream: StreamRef) -> SourceResult<Fence>;
 
     /// Records an existing fence of `stream` again, at the current point. A stream that already
-    /// waits for the fence waits for the earlier point; the host waits for either point. If the
-    /// call fails, the fence marks one of the two points.
+    /// waits for the fence keeps waiting for the old point. A wait of the host may end at the old
+    /// or at the new point. If the call fails, the fence marks one of the two points.
     fn record_again(&mut self, fence: Fence, stream: StreamRef) -> SourceResult;
 
     /// Returns `true` if the stream has passed the fence.
@@ -209,27 +209,27 @@ pub trait MemorySource: Send {
     /// Ends the group that [`begin_calls`](MemorySource::begin_calls) began.
     fn end_calls(&mut self) {}
 
-    /// Keeps the remaining memory allocated when the source is dropped, because the memory may
-    /// still be in use. It is freed when the context or the process ends.
+    /// Makes the later drop of the source leave the remaining memory allocated, because that memory
+    /// may still be in use. It is freed when the context or the process ends.
     fn leave(&mut self) {}
 
-    /// Frees all memory that a reset of the context left allocated, if the source takes such
-    /// memory. Live memory is freed too, because it is no longer usable.
+    /// Frees all of the source's memory that a reset of the context left allocated. This includes
+    /// live memory, because it is no longer usable. Does nothing if a reset leaves no such memory.
     fn after_reset(&mut self) {}
 
-    /// Returns the calls for physical memory and addresses; `None` if this source has none.
+    /// Returns the interface to physical memory and addresses; `None` if this source has none.
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
     }
 
-    /// Lets the device with the ordinal `reader` access all memory mapped so far. The caller has
-    /// enabled peer access.
+    /// Gives the device with the ordinal `reader` access to all memory mapped so far. The caller
+    /// has enabled peer access. Does nothing in a source without mappings.
     fn open_to(&mut self, _reader: i32) -> SourceResult {
         Ok(())
     }
 
-    /// Returns `true` if the source took a segment at `address`, as an allocation of the driver,
-    /// and has not given it back.
+    /// Returns `true` if the source allocated a segment at `address` from the driver, and has not
+    /// given it back.
     fn holds(&self, _address: u64) -> bool {
         false
     }

@@ -9,8 +9,8 @@ pub struct Chunk(pub u32);
 /// Reserves addresses, and maps physical memory at them.
 ///
 /// Sizes and addresses are multiples of the [granule](Pages::granule). A chunk is mapped whole, and
-/// may be mapped at several addresses at once. No call is enqueued on a stream: before a range is
-/// unmapped, the host must know that the range is out of use.
+/// may be mapped at several addresses at once. No call is enqueued on a stream. So before a range
+/// is unmapped, the host must know that the range is out of use.
 pub trait Pages {
     /// Returns the size of the smallest chunk, in bytes: a power of two.
     fn granule(&self) -> u64;
@@ -18,8 +18,8 @@ pub trait Pages {
     /// Reserves `bytes` of addresses, without memory.
     fn reserve(&mut self, bytes: u64) -> SourceResult<u64>;
 
-    /// Frees a range of addresses that one call of `reserve` returned. Nothing is mapped at the
-    /// range.
+    /// Frees a range of addresses that one call of `reserve` returned. The caller has unmapped all
+    /// of it.
     fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult;
 
     /// Takes physical memory from the device. The memory counts as reserved after this call.

@@ -169,8 +169,8 @@ impl StreamGuard for Unannounced {
     }
 }
 
-/// Forwards to the policy in the first field all calls of [`Policy`] that a test policy does not
-/// change.
+/// Forwards each call of [`Policy`] that a test policy does not change to the policy in the first
+/// field.
 macro_rules! pass_on_other_calls {
     () => {
         fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
@@ -195,7 +195,7 @@ macro_rules! pass_on_other_calls {
     };
 }
 
-/// Test policy that ignores stream order: it passes one stream for all calls to `split`.
+/// Test policy that ignores stream order: it calls the policy `split` always with one stream.
 pub struct IgnoresStreams(Stitched);
 
 impl Default for IgnoresStreams {

@@ -24,7 +24,7 @@ pub const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
 /// Progress of every stream, by slot.
 pub type Clock = Vec<u64>;
 
-/// Memory and streams of a device without a driver.
+/// Model of a device's memory and streams that needs no driver.
 #[derive(Debug)]
 pub struct Model {
     capacity: u64,
@@ -33,8 +33,8 @@ pub struct Model {
     taken: BTreeMap<u64, Segment>,
     reserved: u64,
     reserved_peak: u64,
-    /// Vector clock of each stream, by slot. It counts the work of every other stream that must be
-    /// done before the stream's next work. In its own clock, a stream's entry counts its own work.
+    /// Vector clock of each stream, by slot. Entry `n` counts the work of stream `n` that must be
+    /// done before the clock's stream continues; for the stream itself, all of its work.
     clocks: Vec<Clock>,
     /// Work done on each stream, by slot.
     done: Clock,
@@ -42,7 +42,7 @@ pub struct Model {
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
-    /// Work of each stream that the host knows to be done, keyed by the stream's slot.
+    /// Work that the host knows to be done, counted for each stream, by slot.
     known: Clock,
     /// Address and size of each chunk's bytes, keyed by the chunk's number.
     chunks: HashMap<u32, Segment>,
@@ -106,7 +106,7 @@ impl Model {
         self.clocks[stream.slot()].clone()
     }
 
-    /// Completes all work enqueued on a stream so far, and the work that comes before it.
+    /// Completes all work enqueued on a stream so far, and all work that the stream waits for.
     pub fn complete(&mut self, slot: usize) {
         let clock = self.clock(slot).clone();
         self.note_done(&clock);

@@ -151,8 +151,8 @@ class Walk:
             raise
 
     def begin(self, part: Any) -> tuple[bool, Any]:
-        """Replaces a part of the structure. Only opens a container, because its parts are replaced
-        first. Returns `True` and the replacement, or `False` and `None` for an opened container."""
+        """Replaces a part of the structure, and returns `True` and the replacement. Only opens a
+        container, and returns `False` and `None`, because its parts are replaced first."""
         key = id(part)
         if key in self.done:
             return True, self.done[key][1]
@@ -170,7 +170,8 @@ class Walk:
         return True, made
 
     def end(self) -> Any:
-        """Closes the innermost open container. Returns a container of its parts' replacements."""
+        """Closes the innermost open container. Returns a container of the same type with the
+        replaced parts."""
         inner = self.open.pop()
         self.step = inner.step
         key = id(inner.container)
@@ -216,8 +217,9 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
         return with_fields(part, named)
     if kind is dict:
         return named
-    # Subclasses of dict (ordered, with defaults, counters) keep their settings. Their own `update`
-    # may do something else: a counter's `update` adds.
+    # Copy a subclass of dict (OrderedDict, defaultdict, Counter), so that the result keeps settings
+    # such as the default factory. Set the items by dict's own method, because a subclass may
+    # override it.
     import copy
 
     same = copy.copy(part)

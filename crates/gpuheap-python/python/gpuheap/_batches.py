@@ -94,8 +94,8 @@ class Batches(Iterator[Any]):
 
     @property
     def chunk(self) -> int:
-        """Maximum number of rows in a batch; 0 for items of an iterable, and before the first
-        table."""
+        """Maximum number of rows in a batch. 0 if the source is an iterable of items, or if no
+        table was read yet."""
         return self._source.chunk
 
     @property
@@ -105,7 +105,7 @@ class Batches(Iterator[Any]):
 
     @property
     def copies(self) -> Copies:
-        """Number and size of the copies that all batches of tables took so far."""
+        """Number and bytes of all copies that were made so far to upload batches of tables."""
         return self._source.copies
 
     def keep(self, batch: Any) -> Any:
@@ -203,7 +203,7 @@ class _Items(_Source):
         raise error
 
     def put_back(self) -> None:
-        """Does nothing, because an iterator cannot return an item twice."""
+        """Does nothing, because an item that the iterator returned cannot be put back."""
 
     def halve(self) -> None:
         raise ValueError("an item cannot be halved; pass smaller items")

@@ -12,8 +12,8 @@ def main() -> int:
     if sys.argv[1:2] in (["dry-run"], ["emulate"], ["run"]):
         from gpuheap import emulate
 
-        # The command's executable is the Python interpreter, so the command cannot find the
-        # libraries next to it.
+        # The command searches for the emulated libraries in the folder of its executable. Here the
+        # executable is the Python interpreter, so pass the folder of the libraries.
         os.environ.setdefault("GPUHEAP_STAND_INS", str(emulate.folder()))
     from gpuheap import _gpuheap
 

@@ -90,8 +90,8 @@ def _clear_frames(error: BaseException) -> None:
 
 
 class Packed:
-    """Serialized value in host memory. A worker that keeps its results in a `Data` receives it
-    packed, and uploads the value at its first use. Other processes unpack it on receipt."""
+    """Serialized value in host memory. A Dask worker with a `Data` receives the value packed, and
+    uploads it at its first use. Other processes unpack the value on receipt."""
 
     def __init__(self, header: dict[str, Any], frames: list[Any]) -> None:
         self.header, self.frames = header, frames
@@ -188,9 +188,9 @@ class Data(MutableMapping[Any, Any]):
         return id(self)
 
     def relieve(self, nbytes: int) -> bool:
-        """Moves results of `nbytes` bytes from the device to the host, or all results if they are
-        smaller. Returns `False` if no result was moved. Keeps `nbytes` free from now on, so that
-        the next tasks succeed at once."""
+        """Moves the least recently used results from the device to the host, until `nbytes` bytes
+        were moved or no result is left. Returns `False` if no result was moved. Keeps `nbytes` free
+        from now on, so that the next tasks succeed at once."""
         self._spare = max(self._spare, nbytes)
         before = self.moved
         self._evict(max(self.device.total_weight - nbytes, 0))
@@ -288,7 +288,8 @@ class Data(MutableMapping[Any, Any]):
             try:
                 self.device.evict(key)
             except Exception as error:
-                # Unless another thread moved or deleted the value, it stays on the device.
+                # Another thread may have moved or deleted the value. Otherwise it stays on the
+                # device.
                 if key in self.device:
                     self._failed.add(key)
                     log.exception("a result cannot be moved from the device to the host")

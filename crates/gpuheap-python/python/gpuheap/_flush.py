@@ -22,10 +22,10 @@ def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
     `install(devices=...)`.
 
     With `tracebacks`, first releases objects that an error left and no code needs. These are
-    `sys.last_exc`, `sys.last_value`, `sys.last_traceback`, IPython's stored traceback, and locals
-    that a traceback keeps after their thread ended. The exceptions themselves stay, with their text
-    and lines. With `outputs`, also empties IPython's `Out`, `_`, `__`, `___` and `_1`, `_2`...
-    Never touches a running frame, or a frame that a generator will resume.
+    `sys.last_exc`, `sys.last_value`, `sys.last_traceback`, IPython's stored traceback, and the
+    locals in tracebacks of ended threads. The exceptions themselves stay, with their text and
+    lines. With `outputs`, also empties IPython's `Out`, `_`, `__`, `___` and `_1`, `_2`... Never
+    touches a running frame, or a frame that a generator will resume.
 
     The report's attribute `released` has the bytes that each release freed. Waits for frees in
     flight.

@@ -209,7 +209,7 @@ class _Work:
         #: Arrow type of each column. Columns of results get these types.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
-        #: An array on the heap of the batches. Results are uploaded to its heap, on its stream.
+        #: An array of the first batch. Results are uploaded to this array's heap and on its stream.
         self.anchor: Array | None = None
 
     def add(self, batch: Table) -> None:
@@ -327,7 +327,7 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
     valid = column.validity
     made: dict[str, Array] = {}
     numbers = column._numbers
-    # Text has only the aggregate `count`, so any values will do.
+    # The only aggregate of a text column is `count`. It ignores the values, so pass the codes.
     values = codes if numbers is None else numbers
     floats = values
     if values.dtype != "float64" and {"total", "squares"} & set(names):

@@ -142,8 +142,8 @@ def held(heap: Heap) -> list[Held]:
 
 
 def held_of(records: list[dict[str, Any]], device: str, most: int) -> str:
-    """Returns the `most` largest records as JSON for other processes. Adds the names of the
-    holders."""
+    """Returns the largest records, at most `most`, with the names of their holders. The result is
+    JSON for other processes."""
     largest = sorted(records, key=lambda record: -record["bytes"])[:most]
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in largest])
     held = [
@@ -206,7 +206,7 @@ class _Search:
 
     `nodes` contains the found objects, keyed by `id`. `above` contains for each object the `id`s of
     the objects that refer to it. The search's own containers also refer to objects: `nodes`,
-    `above` and the list of the current level. The walk leaves these containers out of its results.
+    `above` and the list of the current level. The search leaves these containers out.
     """
 
     def __init__(self, targets: list[Any]) -> None:
@@ -295,7 +295,8 @@ class _Search:
             for way in ways:
                 found += self._names(way)
                 for number in self.above.get(way[0], ()):
-                    # Two paths may share objects, such as one dictionary.
+                    # Paths may share objects, such as one dictionary, so follow an object several
+                    # times. An object that is in its own path closes a cycle: skip it.
                     if seen.get(number, 0) < _MOST_HOLDERS and number not in way:
                         seen[number] = seen.get(number, 0) + 1
                         following.append((number, *way))
@@ -304,7 +305,7 @@ class _Search:
         return found[:_MOST_HOLDERS] or self._unnamed(target, set(seen))
 
     def _names(self, way: tuple[int, ...]) -> list[Holder]:
-        """Returns the names that hold the first node of a path."""
+        """Returns the program's names for the first object of the path `way`."""
         number = way[0]
         node = self.nodes[number]
         held = way[1] if len(way) > 1 else None
@@ -320,8 +321,8 @@ class _Search:
                     )
                 ]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
-            # Most nodes have no name. Skip `_path` for such nodes, because `_path` is slow if the
-            # path contains large containers.
+            # Most objects have no name. Return before `_path` is called, because `_path` is slow if
+            # the path contains large containers.
             return []
         below = self._path(way)
         found = [
@@ -475,8 +476,8 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Returns the objects that refer to an object of `level`. Adds to `ours` the `id`s of the
-    containers that this function makes."""
+    """Returns the objects that refer to at least one object of the list `level`. Adds to `ours` the
+    `id`s of containers that this function makes, because they refer to those objects too."""
     if len(level) <= _FEW:
         # From Python 3.13 on, the tuple of the call's arguments is a referrer too. Skip the tuple.
         arguments = tuple(level)

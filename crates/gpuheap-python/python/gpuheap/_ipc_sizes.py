@@ -54,8 +54,8 @@ def _of_message(pyarrow: Any, message: Any, schema: Any, columns: Sequence[str] 
         count = 0 if is_null else len(pyarrow.nulls(0, field.type).buffers())
         chosen += [columns is None or field.name in columns] * count
     if len(chosen) != len(sizes):
-        # Arrays of some types have more buffers than `pyarrow.nulls` makes. The buffers then cannot
-        # be assigned to columns, so count all columns.
+        # Arrays of some types have more buffers than `pyarrow.nulls` makes. It is then unknown to
+        # which column each buffer belongs, so return the size of all columns.
         return sum(sizes)
     return sum(size for size, is_chosen in zip(sizes, chosen) if is_chosen)
 

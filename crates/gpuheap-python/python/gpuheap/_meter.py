@@ -11,7 +11,7 @@ from gpuheap._heap import Line, size
 
 
 class Reading(NamedTuple):
-    """GPU memory in bytes since a meter was made, returned by `Meter.read()`."""
+    """Figures of GPU memory since a meter was made, in bytes. Returned by `Meter.read()`."""
 
     #: Peak of the live bytes, minus the live bytes at the start. With several allocators, this is
     #: the sum of the allocators' peaks.
@@ -148,6 +148,6 @@ def torch_devices() -> list[tuple[int, Any]]:
         for device in devices:
             cuda.memory_allocated(device)
     except RuntimeError:
-        # If a pluggable allocator serves PyTorch, such as a heap, `memory_allocated` fails.
+        # `memory_allocated` fails if PyTorch uses a pluggable allocator, such as gpuheap's.
         return []
     return [(device, cuda) for device in devices]

@@ -22,7 +22,7 @@ def memory_of(holder: Any) -> tuple[int, int] | None:
     except KeyboardInterrupt:
         raise
     except BaseException:
-        # Some objects have no single address and raise an error, such as a sparse tensor.
+        # Some objects, such as sparse tensors, have no single address and raise an error.
         return None
 
 
@@ -109,8 +109,9 @@ def _is_of_cuda_core(kind: type) -> bool:
 
 
 def _is_of_pycuda(kind: type) -> bool:
-    """Returns `True` for the class of gpuheap's pointers in PyCUDA's arrays. The collector does not
-    track a pointer, so a search upwards from a pointer's buffer would end at the pointer."""
+    """Returns `True` for the class of the pointers by which PyCUDA's arrays hold gpuheap's memory.
+    Python's collector does not track a pointer, so no search from the buffer upwards finds the
+    array that holds the pointer."""
     return _plain.module_of(kind) == "gpuheap.pycuda"
 
 

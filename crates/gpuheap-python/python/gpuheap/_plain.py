@@ -6,7 +6,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-# Descriptors of `type` itself: a metaclass may override each of these attributes.
+# Descriptors by which `type` itself reads the attributes of a class. A metaclass may override the
+# attributes, and a plain read would run the metaclass's code.
 _MRO: Any = type.__dict__["__mro__"].__get__
 _CONTENTS: Any = type.__dict__["__dict__"].__get__
 _QUALNAME: Any = type.__dict__["__qualname__"].__get__

@@ -49,7 +49,7 @@ def memory_in(result: Any) -> Iterator[Any]:
         elif kind is Column or kind is Table:
             left += one._arrays()
         elif _plain.has(kind, "untyped_storage"):
-            # A scope's limit does not count PyTorch's tensors.
+            # Skip PyTorch's tensors, because scopes neither count nor free them.
             continue
         elif may_hold(kind):
             if memory_of(one) is not None:
@@ -64,7 +64,7 @@ def memory_in(result: Any) -> Iterator[Any]:
 
 
 def _parts(one: Any) -> list[Any]:
-    """Returns the parts of an object. Runs no code of its class."""
+    """Returns the items, attributes and slots of an object. Runs no code of its class."""
     if any(_plain.is_a(one, kind) for kind in _CODE):
         return []
     if _plain.is_a(one, dict):

@@ -13,8 +13,8 @@ from gpuheap._heap import size
 
 
 def adaptors(device: _gpuheap.Device) -> list[dict[str, Any]]:
-    """Returns the figures of each statistics, tracking, logging and limiting adaptor, the outermost
-    first. Imports nothing."""
+    """Returns the figures of a device's RMM adaptors for statistics, tracking, logging and limits,
+    the outermost first. Imports nothing."""
     found = []
     for resource in _resources(device):
         name = type(resource).__name__

@@ -72,8 +72,9 @@ def compile_against_rmm(source: Path, made: Path) -> None:
             sysconfig.get_path("include"),
         ]
         compiler = os.environ.get("CXX", "c++")
-        # RMM's classes are heap types, so a derived class has to be one too. Otherwise each
-        # destroyed object drops one reference too many to its class.
+        # RMM's classes are heap types, as CPython calls classes made at run time. A class that is
+        # derived from one has to be a heap type too, and this macro makes Cython define it so.
+        # Otherwise each destroyed object drops one reference too many to its class.
         types = "-DCYTHON_USE_TYPE_SPECS=1"
         flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-L{library / 'lib64'}", "-lrmm"]
         found = [f"-I{folder}" for folder in includes]

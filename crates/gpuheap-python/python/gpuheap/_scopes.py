@@ -97,8 +97,8 @@ class _Failures:
         failures are always raised."""
         if not self._kept:
             return
-        # Sort interrupts to the front. Empty `_kept`, because an exception holds the frames that it
-        # passed.
+        # Sort interrupts to the front. Empty `_kept`, because an exception's traceback keeps frames
+        # alive, and with them their locals.
         kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
         raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
         where = f"the end of scope {self._scope.name!r} also failed"
@@ -164,7 +164,7 @@ class Scope:
     def keep(self, buffer: Any) -> Any:
         """Keeps a buffer or a table beyond the scope, and returns it. If there is an outer scope,
         that scope frees the buffer at its own end. If a part of an array is passed, keeps the whole
-        memory of the array. A library's object that is kept is not reported as a leak.
+        memory of the array. A kept object of another library is not reported as a leak.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")

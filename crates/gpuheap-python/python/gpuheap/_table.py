@@ -390,7 +390,7 @@ class Table(TableRows):
     _columns: dict[str, Column]
     #: Columns that are the index in pandas.
     _index: list[str]
-    #: The table's metadata. pandas stores its index there.
+    #: Arrow field for the table as a whole. pandas stores the table's index in its metadata.
     _field: _ArrowField
     #: Library and class that the table came from.
     _library: tuple[str, str]
@@ -517,8 +517,8 @@ class Table(TableRows):
 
 
 class OnDevice:
-    """A table's device memory, through Arrow's device interface. `Table` itself lacks this
-    interface, because pyarrow would prefer this interface to the interface for host memory, and
+    """A table's device memory, through Arrow's interface for device memory. `Table` itself has only
+    the interface for host memory. If it had both, pyarrow would choose the device interface, and
     pyarrow cannot read GPU memory."""
 
     __slots__ = ("_table",)

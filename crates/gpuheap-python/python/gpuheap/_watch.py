@@ -273,9 +273,9 @@ def _cupy() -> list[Row]:
         except Exception as error:
             rows.set_exception(error)
 
-    # CuPy's pool reports only the current device, so `_pools` makes each device current in turn. On
-    # this thread, the earlier device would then have to be made current again, and that could open
-    # a context on it. A short-lived thread need not switch back.
+    # CuPy's pool reports only the current device, so `_pools` makes each device current in turn. To
+    # restore this thread's device afterwards could open a context on that device. So `_pools` runs
+    # on a short-lived thread, where nothing has to be restored.
     threading.Thread(target=read).start()
     return [row for row in rows.result() if row.live + row.cached]
 
@@ -347,7 +347,7 @@ class _Terminal:
         columns = shutil.get_terminal_size().columns
         line = watch._line()
         short = line if len(line) < columns else line[: columns - 2] + "…"
-        # The escape sequence erases the rest of a longer line.
+        # The escape sequence erases the rest of the previous line, if that line was longer.
         sys.stderr.write(f"\r{short}\x1b[K{end}")
         sys.stderr.flush()
 

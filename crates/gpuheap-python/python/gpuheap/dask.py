@@ -207,9 +207,10 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
 
         send: Callable[[Any], Any] = packed
         if comm.peer_address.startswith("inproc://"):
-            # Within a process, Dask passes values on without serializing them, so an `Unsendable`
-            # (an error that serializing raises) would raise nothing. Read the values here, before
-            # `get_data` begins the transfer that an error would leave open.
+            # Within a process, Dask passes values on without serializing them. An `Unsendable`
+            # raises its error only when it is serialized, so here the error would be lost. Read the
+            # values before `get_data` begins the transfer, because a later error would leave the
+            # transfer open.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
             is_packed = any(worker.address == who for worker in workers)
             read = partial(data.packed, form=Packed) if is_packed else data.__getitem__
@@ -228,7 +229,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-#: Workers of this process that a plugin serves.
+#: Workers of this process for which a `Plugin` is set up, each with its heap and settings.
 _served: WeakKeyDictionary[Any, _Served] = WeakKeyDictionary()
 _lock = threading.RLock()
 

@@ -67,8 +67,8 @@ class GpuMagics(Magics):
     )
     @line_magic
     def gpuflush(self, line: str) -> FlushReport:
-        """Releases objects that the last error and ended threads left, collects garbage, and
-        flushes the heap. Shows the bytes that each step freed."""
+        """Releases objects that the last error's traceback or an ended thread keeps alive, collects
+        garbage, and flushes the heap. Shows the bytes that each step freed."""
         arguments = parse_argstring(self.gpuflush, line)  # type: ignore[no-untyped-call]
         return flush(tracebacks=True, outputs=arguments.outputs)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
-#: Earlier name of the variable. JAX fails if both are set.
+#: Earlier name of the environment variable in `FRACTION`. JAX fails if both are set.
 FRACTION_BEFORE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 

@@ -82,8 +82,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The default heap. If no default heap exists, or if `--gpuheap-device` names a device, makes a
-    default heap that records lines. Buffers that the test requests from the heap are freed at the
-    test's end."""
+    default heap that records the line of each allocation. Buffers that the test requests from the
+    heap are freed at the test's end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap
 
@@ -124,8 +124,8 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # Do not check the limits, because the traceback's frames hold memory that is no
-                # leak.
+                # The test failed. Do not check the limits, because the traceback keeps frames
+                # alive, and the memory that the frames hold is no leak.
                 _note(item, measured.read())
                 raise
             gc.collect()

@@ -24,8 +24,8 @@ from typing import Any
 from gpuheap import _gpuheap, _heap, _install
 from gpuheap._errors import BadInput
 
-#: Bytes of device memory that CUDA takes for each process, outside of the heap: 527 MiB on an H200,
-#: 256 to 426 MiB on smaller cards.
+#: Assumed bytes of device memory that CUDA takes for each process, outside of the heap. Measured
+#: were 527 MiB on an H200, and 256 to 426 MiB on smaller cards.
 CONTEXT = 512 << 20
 
 

@@ -56,7 +56,8 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     return CallbackMemoryResource(request, deallocate)
 
 
-#: Devices that gpuheap serves. An entry has the ordinal, the resource and the earlier resource.
+#: Devices whose RMM resource is gpuheap's. An entry has the device's ordinal, gpuheap's resource,
+#: and the resource that it replaced.
 _installed: list[tuple[int, Any, Any]] = []
 
 

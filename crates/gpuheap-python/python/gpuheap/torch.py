@@ -176,7 +176,7 @@ _TOO_LATE = (
 def _serve(
     ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None
 ) -> _heap.Heap:
-    """Returns the heap that serves a device to PyTorch. A device never changes its heap."""
+    """Returns the heap that gives PyTorch a device's memory. A device never changes its heap."""
     if heap is not None and (limit is not None or track is not None):
         raise BadInput(
             "limit and track are for a new heap; set them where you make the heap that you pass"

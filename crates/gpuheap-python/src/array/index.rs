@@ -103,7 +103,8 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
         let start = usize::try_from(found.start).unwrap_or_default();
         return Ok(Axis::Range { start, step: found.step, count: found.slicelength });
     }
-    // NumPy's arrays without axes have both `__index__` and `__len__`.
+    // NumPy's arrays without axes have `__index__` like a number, but are refused as an index. They
+    // are recognised by `__len__`.
     let is_number = !item.is_instance_of::<PyBool>() && !item.hasattr(intern!(py, "__len__"))?;
     let number = if is_number { read_index(item)? } else { None };
     let Some(number) = number else {

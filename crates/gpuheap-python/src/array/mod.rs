@@ -183,7 +183,7 @@ impl Array {
         &self.held.owner
     }
 
-    /// The innermost scope that the memory is charged to.
+    /// Returns the innermost of the scopes to which the memory is charged.
     pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
         self.held.scope()
     }

@@ -43,8 +43,9 @@ enum Compared {
 }
 
 impl Comparison {
-    /// Converts the comparison of elements with `number` to a comparison with a number of their
-    /// type `kind`, or to one result for all elements. Compares by value, not by type.
+    /// Converts `number` to the elements' type `kind`, and adjusts the comparison so that its
+    /// results stay the same. If all elements have the same result, returns that result. Compares
+    /// by value, not by type.
     fn against(self, kind: Kind, number: Number) -> Compared {
         match (kind, number) {
             (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),
@@ -81,8 +82,8 @@ impl Comparison {
         }
     }
 
-    /// Converts the comparison of integer or mask elements with the whole number `int`. If `int` is
-    /// outside of the type's range, the result is the same for all elements.
+    /// Converts the whole number `int` for a comparison with elements that are integers or a mask.
+    /// If `int` is outside of the type's range, the result is the same for all elements.
     fn with_whole(self, kind: Kind, int: i128) -> Compared {
         let bits = 8 * kind.size() as u32;
         let (low, high) = match kind.class() {
@@ -97,7 +98,7 @@ impl Comparison {
         }
     }
 
-    /// Converts the comparison of float elements with `number`. A finite number beyond the type's
+    /// Converts `number` for a comparison with float elements. A finite number beyond the type's
     /// finite range is treated as a value between the type's largest element and infinity.
     fn with_float(self, kind: Kind, number: Number) -> Compared {
         let value = match number {

@@ -37,7 +37,8 @@ impl SharedMemory {
         }
     }
 
-    /// Size of the memory in bytes, the parts of other arrays included; 0 if no array refers to it.
+    /// Size in bytes of the whole memory, also of the parts that only other arrays use; 0 if no
+    /// array refers to the memory.
     #[getter]
     fn nbytes(&self) -> usize {
         self.held.upgrade().map_or(0, |held| held.bytes())

@@ -108,8 +108,8 @@ pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
-/// The memory of an array and its windows. The last window frees the memory. [`free`](Held::free)
-/// frees it earlier, for all windows.
+/// The memory that an array and its windows share. It is freed when the last window is dropped.
+/// [`free`](Held::free) frees it earlier, for all windows.
 pub(crate) struct Held {
     whole: SharedArray<u8, Ix1>,
     pub(crate) owner: Arc<Owner>,

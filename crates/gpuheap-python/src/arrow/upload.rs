@@ -31,7 +31,7 @@ pub(crate) struct ArrowColumn {
     /// Bits of the rows: 1 for a value, 0 for a null. `None` if there are no nulls.
     validity: Option<Py<Array>>,
     offsets: Option<Py<Array>>,
-    /// Values that the codes of a dictionary stand for.
+    /// Values of a dictionary-encoded column. The column's codes are indices of these values.
     dictionary: Option<Py<ArrowColumn>>,
     /// Bytes that were copied on the host before the upload.
     host_copied: usize,
@@ -138,8 +138,8 @@ fn text_bytes(array: &ArrayRef) -> usize {
     }
 }
 
-/// Joins the chunks of a column and converts views of text. Also returns the number of bytes
-/// copied. A single chunk is not copied.
+/// Joins the chunks of a column. Converts text in Arrow's view layout to the layout with offsets.
+/// Also returns the number of bytes copied. A single chunk without conversion is not copied.
 fn joined(
     field: &Field,
     arrays: &[ArrayRef],

@@ -14,7 +14,8 @@ use crate::collector::collect;
 use crate::failure;
 use crate::frames::innermost_frame;
 
-/// Modules that request memory for another library. No scope frees the library's objects.
+/// Hooks: modules that request memory for another library. No scope frees this memory, because
+/// objects of the library use it.
 const HOOKS: [&str; 6] = [
     "gpuheap.cuda_core",
     "gpuheap.cupy",
@@ -24,8 +25,9 @@ const HOOKS: [&str; 6] = [
     "gpuheap.torch",
 ];
 
-/// Charges `bytes` to the scopes of a heap that govern the caller. Returns the charge, and the
-/// scope that frees the memory. Both are `None` if no scope is open.
+/// Charges `bytes` to the open scopes of a heap in which the caller runs. Returns the charge, and
+/// the innermost of these scopes. The end of that scope frees the memory. Both are `None` if no
+/// scope is open.
 pub(crate) fn charge(
     py: Python<'_>,
     heap: &Arc<OpenScopes>,
@@ -108,7 +110,7 @@ impl Budget {
     }
 }
 
-/// Returns the innermost of a heap's scopes that govern the caller.
+/// Returns the innermost open scope of a heap that governs the caller: the caller runs inside it.
 fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Account>>> {
     if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }

@@ -47,9 +47,9 @@ impl Extent {
         })
     }
 
-    /// Returns whether the scope of `other` may be inside this scope although it was opened
+    /// Returns whether the scope of `other` may be inside this scope, although `other` was opened
     /// earlier. Both scopes govern the caller. Returns `true` if the generator that opened `other`
-    /// was not on the stack when this scope was opened. The generator then runs inside this scope.
+    /// was not on the stack when this scope was opened. It was then resumed inside this scope.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {

@@ -26,7 +26,8 @@ use extent::Extent;
 pub(crate) use extent::thread_serial;
 pub(crate) use owned::Holder;
 
-/// A scope of one heap. `gpuheap.Scope` is the public class.
+/// A scope of one heap: its byte counts, and the code that it governs. The public class
+/// `gpuheap.Scope` refers to it.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Account")]
 pub(crate) struct Account {
     pub(crate) counts: Arc<Counts>,
@@ -58,7 +59,7 @@ impl Account {
                 has_resting = true;
                 break;
             }
-            // Stops if no scope before `this` was resting (suspended) when `this` was opened.
+            // If no earlier scope was resting (suspended) when `this` was opened, the search ends.
             next = if this.has_resting { this.before(py) } else { None };
         }
         let counts = Counts::open(heap, name, limit, around);
@@ -71,7 +72,7 @@ impl Account {
         &self.counts.heap
     }
 
-    /// Returns the latest scope that the Python context had before this scope.
+    /// Returns the scope that was the latest of the Python context when this scope was opened.
     fn before(&self, py: Python<'_>) -> Option<Py<Account>> {
         lock(&self.before).as_ref().map(|before| before.clone_ref(py))
     }
@@ -108,7 +109,7 @@ impl Account {
         self.counts.peak.load(Ordering::Relaxed)
     }
 
-    /// The latest open scope of the context before this scope.
+    /// The latest open scope among those that the Python context had before this scope was opened.
     #[getter(before)]
     fn open_before(&self, py: Python<'_>) -> Option<Py<Account>> {
         skip_closed(py, self.before(py))
@@ -147,7 +148,7 @@ impl Drop for Account {
 }
 
 impl Counts {
-    /// Makes the scope free the memory of an object when the scope ends.
+    /// Adds an object to the scope. When the scope ends, it frees the object's memory.
     pub(crate) fn adopt(&self, py: Python<'_>, holder: Holder) {
         lock(&self.owned).insert(py, holder);
     }
@@ -168,8 +169,8 @@ pub(crate) fn innermost(
         if !is_wanted || this.closed() || !this.extent.is_running(py)? {
             continue;
         }
-        // A scope that was opened later is usually the inner scope. But if the generator of `this`
-        // was resumed inside the later scope, `this` is the inner scope.
+        // A scope that was opened later is usually the inner scope. But if a generator opened
+        // `this` and was resumed inside the later scope, `this` is the inner scope.
         let is_inner = match &found {
             None => true,
             Some(later) => later.get().extent.may_hold(py, &this.extent)?,
@@ -201,8 +202,8 @@ fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     Ok(found.extract::<Option<Py<Account>>>()?)
 }
 
-/// Returns the latest open scope, from `from` backwards. Drops the closed scopes directly before
-/// this open scope.
+/// Returns the latest open scope, searched from `from` to earlier scopes. Drops the closed scopes
+/// between the found scope and the next earlier open one.
 fn skip_closed(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
     let open = latest_open(py, from)?;
     let older = latest_open(py, open.get().before(py));

@@ -33,8 +33,8 @@ impl Holder {
         Ok(Holder { object, number, is_freed })
     }
 
-    /// Makes a holder with a strong reference to an object that refers to memory only weakly. With
-    /// another object, the holder would keep the memory alive.
+    /// Makes a holder with a strong reference to `object`. The object must refer to its memory only
+    /// weakly, because the holder would otherwise keep the memory alive.
     pub(crate) fn strong(
         object: Py<PyAny>,
         number: usize,
@@ -56,10 +56,11 @@ impl Holder {
 /// Live objects whose memory a scope frees at its end.
 #[derive(Default)]
 pub(crate) struct Owned {
-    /// Holders of the objects, keyed by number. A later holder has a larger sequence number.
+    /// Holder of each object, keyed by the holder's `number`. The first part of a value is a
+    /// sequence number: later holders have larger ones.
     holders: FxHashMap<usize, (u64, Holder)>,
     added: u64,
-    /// Number of holders at which the holders of ended objects are dropped.
+    /// If there are this many holders, the next insertion removes the holders of ended objects.
     prune_at: usize,
 }
 
@@ -94,7 +95,7 @@ impl Owned {
 pub(crate) struct Kept(Vec<(Holder, u64, u64)>);
 
 impl Kept {
-    /// Adds memory. Drops freed memory whenever the number of entries has doubled.
+    /// Adds an entry. When the number of entries has doubled, removes entries of freed memory.
     pub(crate) fn push(&mut self, py: Python<'_>, holder: Holder, address: u64, bytes: u64) {
         let Kept(all) = self;
         if all.len() >= PRUNE && all.len() == all.capacity() {

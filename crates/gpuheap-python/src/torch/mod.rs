@@ -1,10 +1,10 @@
 //! Functions that PyTorch calls by address, and the heaps that serve them.
 //!
 //! PyTorch calls these functions on any thread, with or without the interpreter's lock. If the heap
-//! records lines, the first allocation of a line waits for the lock. If the interpreter's frames
-//! can be read in place, no other request takes the lock. `torch_entry.cpp` contains the functions
-//! with C++ interfaces. These are the allocation, which throws a C++ exception if memory runs out,
-//! and the functions for pools of CUDA graphs.
+//! records lines, the first allocation of a line waits for the lock. Later allocations of the line
+//! wait for it only if the interpreter's frames cannot be read without it. `torch_entry.cpp`
+//! contains the functions with C++ interfaces. These are the functions for pools of CUDA graphs,
+//! and the allocation, because it throws a C++ exception if memory runs out.
 
 mod pools;
 
@@ -228,8 +228,8 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    // PyTorch accepts no error here. An error occurs only in a forked child, which
-                    // frees nothing.
+                    // `record_stream` cannot return an error to PyTorch, so ignore it. An error
+                    // occurs only in a forked child, and a forked child frees nothing.
                     let on = stream.as_ref().unwrap_or(&served.owner.default);
                     let _ = served.addresses.use_on(address as u64, on);
                 }
@@ -254,7 +254,8 @@ extern "C" fn gpuheap_torch_pool_ended(device: c_int) {
     on_pools(device, Pools::end);
 }
 
-/// Ends one use of a pool, after a graph that was captured into the pool was destroyed.
+/// Removes one use of a pool. PyTorch calls this after it destroyed a graph that was captured into
+/// the pool.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64) {
     on_pools(device, |pools| pools.release([first, second]));

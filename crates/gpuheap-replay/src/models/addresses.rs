@@ -50,7 +50,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the address of a new segment of `bytes` that will not grow in place.
+    /// Returns the address of a new segment of `bytes` bytes. The segment does not grow.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if let Some((address, recorded)) = self.recorded.pop_front() {
             if recorded == bytes && address.checked_add(bytes).is_some() {

@@ -1,9 +1,9 @@
 //! Models the CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM configures it.
 //!
 //! The driver's source is closed. The rules were measured on an H200 (driver 580), where
-//! `cuMemGetInfo` shows how much each call takes. In random programs (test `pools`), the peak of
-//! `cuda` differs by 0.7 % at most. The peak of `rmm:async` differs by 5.4 % with one stream and
-//! 10.2 % with two streams.
+//! `cuMemGetInfo` shows how much each call takes. In random programs (test `pools`), the modelled
+//! peak of `cuda` differs from the measured peak by 0.7 % at most. The peaks of `rmm:async` differ
+//! by 5.4 % with one stream and by 10.2 % with two streams.
 
 use super::spans::{FreeSpans, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, Ticket};

@@ -60,8 +60,8 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Two `cudaMalloc` allocations may have adjacent addresses. `is_head` marks the start of
-        // each, so that their pieces never merge.
+        // Two `cudaMalloc` allocations may have adjacent addresses. With `is_head`, a span never
+        // merges with the span before it, so the two allocations stay separate.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }

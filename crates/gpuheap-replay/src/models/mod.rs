@@ -82,7 +82,7 @@ pub struct Request {
     pub pool: u32,
 }
 
-/// Ticket for a block that a model handed out. Tickets of the block's earlier uses are ignored.
+/// Identifier of one use of a block. A free with the ticket of an earlier use is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(crate) slot: u32,
@@ -182,7 +182,7 @@ impl SettingError {
         )
     }
 
-    /// Returns the problem. It quotes the text from the user.
+    /// Returns a description of the invalid setting. The description quotes the user's text.
     pub fn what(&self) -> &str {
         &self.what
     }

@@ -19,7 +19,7 @@ pub(super) struct Cleared {
     pub(super) is_certain: bool,
 }
 
-/// Finds segments that were given back one after the other, in the order of the events.
+/// Finds each unbroken series of events that give back segments. Returns them in recorded order.
 pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
     let events = trace.events();
     let (mut held, mut peak) = (held_before, held_before);
@@ -48,7 +48,8 @@ pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
         }
     }
     let collects = trace.allocator_settings().is_some_and(|settings| {
-        // With garbage collection, PyTorch gives segments back early, at any amount of held memory.
+        // With garbage collection, PyTorch also gives segments back while memory is not short, so
+        // such segments do not prove a call of `empty_cache`.
         settings.garbage_collection_threshold > 0.0
     });
     let certain = |(mut cleared, start): (Cleared, u64)| {

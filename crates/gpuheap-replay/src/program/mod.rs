@@ -21,7 +21,7 @@ use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
-    /// Number of steps at the start, for blocks that were live before the recording.
+    /// Number of steps at the start that allocate the blocks that were live before the recording.
     before: usize,
     streams: Vec<u64>,
     allocations: usize,
@@ -95,7 +95,7 @@ pub enum Completion {
     AtOnce,
     /// A shift of the recorded times. With 1, each free completes when the next free completed in
     /// the recording. With -1, it completes when the previous one did, but never before the free
-    /// itself. A positive number stands for a device that lags the host by more than in the
+    /// itself. A positive number models a device that lags further behind the host than in the
     /// recording.
     Shifted(i32),
 }
@@ -344,7 +344,7 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // If `moved` is before the first recorded completion, the free completes at once.
+            // If the index is negative, the free completes at once.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -411,7 +411,7 @@ impl Program {
             }
         }
         // If a request failed, PyTorch may have given segments back because of a limit that the
-        // model lacks.
+        // model lacks, and not because of `empty_cache`.
         let is_unlimited = !self.steps.iter().any(Step::fails);
         self.run_steps(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }

@@ -5,9 +5,10 @@ use gpuheap_trace::{Op, Trace};
 /// The common pool, for requests without a private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// Private pools of a recording. Requests may name their pools. The segments held at its end do.
+/// Private pools of a recording. Each segment that is held at the end of the recording names its
+/// pool. Requests name their pools only in some recordings.
 pub(super) struct PrivatePools {
-    /// Pools in order. A pool's number is its index, counted from 1.
+    /// Ids of the pools, in ascending order. A pool's number is its index plus 1.
     pools: Vec<(u64, u64)>,
     /// Start, end and pool number of each segment, with the event that took it; sorted by start.
     segments: Vec<(u64, u64, u32, usize)>,

@@ -4,12 +4,13 @@ use super::{Action, Completion, PeakRange, Program, Step};
 use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
-/// Shifts of completions that are tried, because the program's speed under other settings is
-/// unknown. With -2, each free completes at the recorded time of the completion two places before.
+/// Shifts of completions ([`Completion::Shifted`]) that are tried, because the program's speed
+/// under other settings is unknown. With -2, each free completes at the recorded time of the second
+/// completion before its own.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-/// Lower end of the range of peaks, relative to the median peak of the runs with [`SHIFTS`].
+/// Lower end of a predicted range of peaks, as a factor of the median peak over [`SHIFTS`].
 const LOW: f64 = 0.968;
-/// Upper end of the range of peaks, relative to the median peak of the runs with [`SHIFTS`].
+/// Upper end of a predicted range of peaks, as a factor of the median peak over [`SHIFTS`].
 const HIGH: f64 = 1.062;
 
 impl Program {
@@ -17,10 +18,10 @@ impl Program {
     ///
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
-    /// and the result is a range. Its middle is the median of runs with shifted completions: a free
-    /// completes when one of the 5 frees before it did, or the next free. The width is the
-    /// difference between two recordings of one program, measured with twenty pairs under five
-    /// settings on an H200 (2026-11-22).
+    /// and the result is a range. The middle of the range is the median of runs with shifted
+    /// completions. In a run, each free completes when an earlier free (up to 5 places) or the next
+    /// one did in the recording. The width is the difference between two recordings of one program,
+    /// measured with twenty pairs under five settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
@@ -64,12 +65,13 @@ impl Program {
         }
     }
 
-    /// Returns `true` if the program fits in `capacity` of a device's `total` bytes at any speed of
-    /// host and device. The caller has run the program at the recorded speed.
+    /// Returns `true` if the program fits in `capacity` bytes at any speed of host and device. The
+    /// device has `total` bytes. The caller has run the program at the recorded speed.
     ///
-    /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
-    /// unlimited device is within the capacity. Or the program fits with each of [`SHIFTS`] in less
-    /// memory: the capacity divided by the ratio of that upper end to the median peak.
+    /// One of two conditions is enough. The first: the upper end of
+    /// [`torch_peak`](Self::torch_peak) on an unlimited device is within the capacity. The second:
+    /// the program fits with each of [`SHIFTS`] after the capacity is divided by the ratio of that
+    /// upper end to the median peak.
     ///
     /// Always `true` for the recorded settings, because their completions are recorded.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {
@@ -111,8 +113,8 @@ impl Program {
     /// Returns the comparison with the recorded segments if the model is not exact.
     fn inexact(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let reproduction = self.reproduction_under(settings, device_memory);
-        // If a request failed, or garbage collection is on, PyTorch had a limit that the recording
-        // does not show. Then the model may take other segments without being wrong.
+        // If a request failed, or garbage collection is on, PyTorch had a memory limit that the
+        // recording does not show. So even a correct model may take other segments.
         let collects = self.recorded_settings().as_ref().is_some_and(Settings::collects_garbage);
         let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
         reproduction.filter(|found| is_unlimited && !found.is_exact())

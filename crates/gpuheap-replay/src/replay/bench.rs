@@ -48,7 +48,7 @@ impl<'t> Bench<'t> {
         }
     }
 
-    /// Returns the memory that a model may take from the device.
+    /// Returns the memory that an allocator's model may take from the device of the replay.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
         Memory { total, usable, limit: self.limit.map(|limit| limit.to_bytes(total)) }

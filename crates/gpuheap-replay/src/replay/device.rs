@@ -18,7 +18,8 @@ pub enum DeviceChoice {
     Default,
     /// A profile of the emulator. The usable memory is the profile's memory less its CUDA context.
     Profile(Profile),
-    /// A profile with another amount of memory, all of which a program can use.
+    /// A profile with the user's amount of memory in place of the profile's own. The program can
+    /// use the whole amount, because no CUDA context is subtracted.
     Memory {
         /// The profile; if `None`, an H200.
         profile: Option<Profile>,
@@ -27,7 +28,7 @@ pub enum DeviceChoice {
         /// The amount as the user wrote it.
         typed: String,
     },
-    /// A card. It behaves like an H200 with the card's memory.
+    /// A GPU model from the list of cards. The emulated device is an H200 with that card's memory.
     Card(&'static Card),
     /// A real device.
     Real(Device),
@@ -155,7 +156,7 @@ pub(super) enum Machine {
 }
 
 impl Machine {
-    /// Returns a machine with `bytes` of memory. A real device keeps its own memory.
+    /// Returns an emulated machine with `bytes` of memory. Returns a real device unchanged.
     pub(super) fn with_memory(&self, bytes: u64) -> Self {
         match self {
             Self::Real(_) => self.clone(),

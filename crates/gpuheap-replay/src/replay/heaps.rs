@@ -1,4 +1,4 @@
-//! Replays traces through gpuheap's own pools. A heap of the library runs the trace.
+//! Replays traces through gpuheap's own pools: a real heap, and no model, serves the requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ const LATER_PASSES: usize = 3;
 /// Total time of the passes after the first. After this time, no further pass begins.
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
-/// Replays the trace twice for the outcome, then several times to measure the time of an event.
+/// Replays the trace twice to find whether memory runs out. Then replays it a few more times to
+/// measure the host time of an allocation or a free.
 pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, Error> {
     let mut replay = HeapReplay::new(bench, pool, &bench.machine)?;
     let calls = bench.program.steps().iter().map(|step| match step.action {
@@ -64,8 +65,8 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
     })
 }
 
-/// Replays twice on an emulated device with `bytes`. Returns the peak of reserved bytes, or the
-/// reason why memory ran out.
+/// Replays the trace twice through one heap, on an emulated device with `bytes` of memory. Returns
+/// the peak of reserved bytes, or the reason why memory ran out.
 pub(super) fn attempt(
     bench: &Bench<'_>,
     pool: PoolKind,
@@ -173,7 +174,7 @@ impl<'b> HeapReplay<'b> {
 }
 
 impl Shortage {
-    /// Describes the failed request as an event of the trace.
+    /// Returns a [`Stop`] with the trace's event at which memory ran out, and with the cause.
     fn locate(self, bench: &Bench<'_>, pass: u32) -> Stop {
         let Self { number, evidence } = self;
         let device = evidence.device.unwrap_or(u64::MAX);

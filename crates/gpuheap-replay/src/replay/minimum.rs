@@ -77,8 +77,8 @@ pub(crate) fn find<E>(
                 Err(_) => too_small = middle,
             }
         }
-        // The first lower bound was computed, not replayed. If the search ends on that bound, the
-        // bound is replayed too.
+        // `too_small` may still be the first lower bound. That bound was only computed, so a replay
+        // checks that it is really too small.
         if enough <= step || too_small == 0 || attempt(too_small)?.is_err() {
             return Ok(Minimum::Bytes(enough));
         }

@@ -14,8 +14,8 @@ pub(super) fn measure(
     let report = PoolReport::new(Pool::Model(text.to_owned()));
     let ran = match run(bench, text, memory) {
         Ok(ran) => ran,
-        // The settings were checked before, for any device. This device has no room for the pool's
-        // initial size.
+        // The settings were already checked without regard to the device. So the error means that
+        // this device has no room for the pool's initial size.
         Err(ReplayError::Setting(_)) => {
             let cause = Cause::Other("no_room_for_the_pool_itself");
             let stop = Some(Stop { pass: 1, cause, ..Stop::default() });
@@ -57,8 +57,8 @@ pub(crate) fn attempt(
     }
 }
 
-/// Returns the peak that PyTorch's allocator reserves. `None` if memory may run out: the speed of
-/// host and device decides when freed blocks can be used again.
+/// Returns the peak of bytes that PyTorch's allocator reserves. Returns `None` if memory runs out
+/// at some speed of host and device. The speed decides when freed blocks can be used again.
 pub(crate) fn attempt_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Option<u64> {
     run_torch(bench, settings, memory).peak_if_sure(bench, memory)
 }
@@ -71,8 +71,8 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Returns the peak of reserved bytes. `None` if memory ran out, or may run out at another
-    /// speed of host and device.
+    /// Returns the peak of reserved bytes. Returns `None` if memory ran out, or may run out if host
+    /// or device are faster or slower.
     fn peak_if_sure(&self, bench: &Bench<'_>, memory: Memory) -> Option<u64> {
         let is_sure = |settings: &Settings| {
             bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())

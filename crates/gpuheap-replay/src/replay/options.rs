@@ -12,8 +12,8 @@ use crate::recorded::Recorded;
 pub struct Options {
     /// Pools to replay through. If empty, the replay uses pools that suit the trace's format.
     pub pools: Vec<Pool>,
-    /// The pool whose replay decides whether the program fits. If `None`, the replays through
-    /// `pools` decide. If that list is empty too, the allocator that recorded the trace decides.
+    /// The pool whose replay decides whether the program fits. If `None`, all replays through
+    /// `pools` decide. If `pools` is empty as well, the allocator that recorded the trace decides.
     pub check: Option<Pool>,
     /// The device.
     pub device: DeviceChoice,
@@ -25,7 +25,7 @@ pub struct Options {
     pub release_threshold: Option<Size>,
     /// Time by which streams of an emulated device lag the host.
     pub delay: Option<Duration>,
-    /// `true` to search, for each pool, the smallest device on which memory does not run out.
+    /// `true` to find, for each pool, the smallest device on which memory does not run out.
     pub find_minimum: bool,
 }
 
@@ -37,7 +37,7 @@ impl Options {
         self.limit.or(of_run.map(Size::Bytes))
     }
 
-    /// Returns `true` if the user or the recording states the memory of the run.
+    /// Returns `true` if the user or the recording states how much memory the run had.
     pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
         self.device.is_given()
             || self.limit.is_some()

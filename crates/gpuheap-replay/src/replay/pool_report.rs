@@ -11,8 +11,8 @@ use crate::PeakRange;
 pub struct PoolReport {
     /// The pool, as the user named it.
     pub pool: Pool,
-    /// Settings of the pool `torch`, if the user named it without settings: the recorded ones, or
-    /// else PyTorch's defaults. In the form of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Settings used if the user named the pool `torch` without settings, in the form of
+    /// `PYTORCH_CUDA_ALLOC_CONF`. They are the recorded settings, or else PyTorch's defaults.
     pub settings: Option<String>,
     /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,
@@ -57,7 +57,7 @@ impl PoolReport {
         }
     }
 
-    /// Returns `true` if memory does not run out with this pool, at any speed of the program.
+    /// Returns `true` if memory does not run out with this pool, however fast host and device run.
     pub fn gets_through(&self) -> bool {
         self.stop.is_none() && !self.may_fail
     }

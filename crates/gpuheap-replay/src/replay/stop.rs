@@ -52,7 +52,7 @@ pub enum Cause {
     /// Enough bytes are free, but each free piece is too small.
     #[default]
     Fragmentation,
-    /// Enough bytes are freed, but other streams still use them.
+    /// The program freed enough bytes, but queued work of other streams still uses them.
     Pending,
     /// Enough bytes are free, but only other streams may use them.
     OtherStreams,

@@ -23,7 +23,7 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Maximum number of cards shown that people own. One data-centre card is shown in addition.
+/// Maximum number of cards shown that are not for data centres. One data-centre card is shown too.
 const SHOWN_OWNED: usize = 2;
 
 /// Adds the cards that fit, with the settings that they need, and the largest card that does not
@@ -61,8 +61,8 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: 
         parts.extend(fitting().filter(is_conditional).map(of_fit));
         parts.extend(fitting().filter(|fit| !is_conditional(fit)).map(of_fit));
     } else {
-        // Of the cards outside of data centres, two are shown. If a card fits with the program's
-        // own pool, at most one of the two needs another pool.
+        // Shows two cards that are not for data centres. At least one of the two fits with the
+        // program's own pool, if such a card exists.
         let owned = || fitting().filter(|fit| !in_centre(fit));
         let plain = owned().filter(|fit| !is_conditional(fit));
         let conditional = owned().filter(is_conditional);

@@ -1,4 +1,4 @@
-//! Writes the memory of the recorded program after one event as text.
+//! Writes a text about the recorded program's memory: its state after one event.
 
 use gpuheap_trace::Trace;
 

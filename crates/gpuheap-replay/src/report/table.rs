@@ -91,8 +91,9 @@ fn notes(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Returns the note on models of the driver, with the models' error. Random programs on an H200
-/// (driver 580, 2026-11-22) had this error. `tests/pools` checks bounds of the error.
+/// Returns the note that the driver's pools are only modelled, with the error of each model. The
+/// errors were measured with random programs on an H200 (driver 580, 2026-11-22). `tests/pools`
+/// checks bounds of the errors.
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 3] =
         [("cuda", "2 %"), ("cuda:async", "10 %"), ("rmm:async", "10 %")];

@@ -50,11 +50,12 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
 /// Outcomes that a verdict reports. They are from the recorded run, from its replay, or from both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
-    /// One outcome: the recorded failure if the verdict is on it, or else the replay's outcome.
+    /// Only one outcome: the recorded failure if the verdict is about it, or else the replay's.
     One,
-    /// Both outcomes, the recorded failure first. The recording does not name its device.
+    /// Both outcomes. The recorded failure is first, because the recording does not name its
+    /// device, and so the device of the replay is only a guess.
     BothFirstRecorded,
-    /// Both outcomes, the replay first, because the user chose its device or pool.
+    /// Both outcomes. The replay's is first, because the user chose the replay's device or pool.
     BothFirstReplayed,
 }
 
@@ -130,8 +131,8 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
-            // If the user named pools that succeed, the verdict lists no cards. Then the recorded
-            // run's RMM resource does not matter.
+            // If the user named pools that succeed, the verdict is about these pools, and lists no
+            // cards. The RMM resource of the recorded run is then irrelevant.
             match verdict.fits.is_empty() || !report.recorded.is_rmm {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -165,7 +166,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Returns the sentence for pools that may run out of memory, depending on the program's speed.
+/// Returns the sentence on pools with which the program's speed decides whether memory runs out.
 fn may_fail(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let is_meant = |pool: &&PoolReport| pool.may_fail && verdict.checked.contains(&pool.pool);
@@ -192,8 +193,8 @@ fn advice_text(advice: &Advice) -> String {
     }
 }
 
-/// Returns the text on the least memory that the checked pool needs, and on the memory that it
-/// takes from a larger device. `here` is the memory that the pool took in the replay.
+/// Returns a text that states the least memory that the checked pool needs, and the memory that the
+/// pool takes from a larger device. `here` is the memory that the pool took in the replay.
 fn needs(report: &TraceReport, here: u64) -> String {
     let verdict = &report.verdict;
     let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
@@ -329,7 +330,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
     let device = match failure.device_free {
-        // The report's first sentence already says that CUDA had this much free memory.
+        // The report's first sentence already states the device's free memory.
         Some(_) if recorded && own_limit && !report.verdict.gets_through => String::new(),
         Some(free) if recorded && own_limit => {
             format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
@@ -430,7 +431,8 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
 }
 
 /// Returns the remedies that fit on a screen, in the order of the verdict. The first remedy of each
-/// kind has priority. For RMM, leaves out gpuheap's own heap, because it requires new code.
+/// kind has priority. If the program uses RMM, leaves out the remedy with gpuheap's own heap,
+/// because that remedy requires new code.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
     let is_meant = |remedy: &Remedy| !report.recorded.is_rmm || !remedy.is_own_heap;

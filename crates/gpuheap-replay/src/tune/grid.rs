@@ -174,7 +174,7 @@ fn peak_of_blocks(program: &Program) -> u64 {
     model.figures().peak_active
 }
 
-/// Returns `sixteenths` / 16 of `bytes`, rounded up to whole MiB, and to about three digits.
+/// Returns `sixteenths` / 16 of `bytes`, rounded up to whole MiB with about three digits.
 fn part(bytes: u64, sixteenths: u64) -> u64 {
     const DIGITS: u32 = 8;
     let bytes = bytes.saturating_mul(sixteenths) / 16;

@@ -40,7 +40,7 @@ use crate::models::{Model, SettingError, build};
 /// fails are left out. If all settings fail, the setting that serves the program longest is
 /// returned.
 ///
-/// A freed block is usable again at the step at which it was in the recording. `progress` is called
+/// A freed block becomes usable again at the same step as in the recording. `progress` is called
 /// from several threads with the number of settings tried so far, and the number of all settings.
 /// Both are equal at the end, unless the time ran out. Blocks until the search is complete.
 pub fn search(

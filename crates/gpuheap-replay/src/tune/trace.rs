@@ -78,8 +78,8 @@ impl TraceSearch {
         }
     }
 
-    /// Returns `true` if the device is known, and the program does not run out of memory under one
-    /// of the settings.
+    /// Returns `true` if the device is known, and the program fits on that device under at least
+    /// one of the settings.
     pub fn gets_through(&self) -> bool {
         !self.lacks_device && self.candidates.iter().any(|candidate| !candidate.fails)
     }

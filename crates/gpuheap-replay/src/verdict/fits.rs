@@ -3,13 +3,13 @@
 use crate::cards::{self, Card};
 use crate::replay::{Bench, Memory, ReplayError, attempt, attempt_torch, torch_settings};
 
-/// Card, and the change that the program needs so that it does not run out of memory on it.
+/// Card, and the change that a program needs to fit on that card.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Fit {
     /// The card.
     pub card: &'static Card,
-    /// First change that is enough; `None` if no tried change is.
+    /// First change with which the program fits; `None` if it fits with no tried change.
     pub way: Option<Way>,
 }
 
@@ -23,14 +23,14 @@ pub enum Way {
     With(String),
 }
 
-/// Maximum number of ways that are tried on cards. A way is a pool: the program's, or another.
+/// Maximum number of pools that are tried, the program's own pool included.
 const WAYS: usize = 3;
 
-/// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
-/// that the program could use by a setting, cheapest first.
+/// Finds for each card how the program fits. `main` is the pool that the program uses, if it is
+/// known. `others` are pools that the program could use by a setting, cheapest first.
 ///
-/// Bisects the sizes. If a pool does not run out of memory on one card, it is assumed to be enough
-/// on all larger cards.
+/// Bisects the cards' sizes: if memory does not run out with a pool on one card, the pool is
+/// assumed to be enough on all larger cards.
 pub(super) fn find(
     bench: &Bench<'_>,
     main: Option<&str>,

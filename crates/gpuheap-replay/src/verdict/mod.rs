@@ -21,8 +21,8 @@ use crate::replay::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// `true` if the replays through all checked pools did not run out of memory, and could not at
-    /// another speed of the program either.
+    /// `true` if no replay through a checked pool ran out of memory, and no replay would at another
+    /// speed of the program.
     pub gets_through: bool,
     /// `true` if the replays did not run out of memory, but could at another speed of the program.
     /// The speed decides which freed blocks are still in use by other streams.
@@ -37,10 +37,10 @@ pub struct Verdict {
     /// Remedies with which the program does not run out of memory, or takes less memory: settings,
     /// other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
-    /// Advised pool: the pool of the first remedy that has one, or else the best replayed pool.
+    /// Advised pool: the first pool that a remedy names, or else the best of the replayed pools.
     pub recommended: Option<Advice>,
-    /// Memory that the checked pool needs and takes. `None` if several pools were checked, or if no
-    /// device is large enough.
+    /// Smallest memory that the checked pool needs, and the memory that the pool takes from a
+    /// larger device. `None` if several pools were checked, or if no device is large enough.
     pub needs: Option<Needs>,
     /// All known cards, each with the change that the program needs to fit on it. Empty if neither
     /// the program's pool nor a pool that it could change to is known.
@@ -131,7 +131,7 @@ pub struct MemoryAtFailure {
     pub cause: Option<Cause>,
     /// Largest holders of memory, most bytes first.
     pub holders: Vec<Holder>,
-    /// `true` if the holders are lines of the program, `false` if sizes of blocks.
+    /// `true` if the holders are lines of the program, `false` if they are sizes of blocks.
     pub has_stacks: bool,
 }
 
@@ -144,9 +144,9 @@ impl Verdict {
     ) -> Result<Self, ReplayError> {
         let checked = checked_pools(recorded, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
-        // If the user chose no device and no pool, the verdict is on the recorded run. If the run's
-        // memory is not known, a replay that succeeds on the default device proves nothing about
-        // the run.
+        // If the user chose no device and no pool, the verdict is about the recorded run. If the
+        // run's memory is not known, a replay on the default device proves nothing about the run,
+        // so the recorded failure decides.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()
@@ -158,19 +158,19 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // A log of RMM does not name the resource that the program used. Then the failure is taken
-        // from the replays of resources without an initial size.
+        // A log of RMM does not name the resource that the program used. If the user chose no pool
+        // either, the reported failure is from a replay of a resource without an initial size.
         let is_open = recorded.is_rmm && options.pools.is_empty() && options.check.is_none();
         let is_meant = |result: &&PoolReport| {
             !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")
         };
         let stopped = of_checked().filter(is_meant);
         let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
-        // If several pools failed, the replay that failed last covers most of the program.
+        // If several pools failed, reports the failure that is latest in the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            // If the user chose a device or a limit, or the replay failed earlier than the run,
-            // remedies are for the replay's failure.
+            // If the user chose a device or a limit, or the replay failed earlier than the run, the
+            // verdict reports the replay's failure. Otherwise, it reports the recorded failure.
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
@@ -223,8 +223,9 @@ impl Verdict {
     }
 }
 
-/// Returns the pools on which the verdict depends: the pool to check, or else the named pools. If
-/// the user gave neither, returns the allocator that recorded the trace, or else all pools.
+/// Returns the pools on which the verdict depends: the pool of `options.check`, or else of
+/// `options.pools`. If both are empty, returns the allocator that recorded the trace, or else all
+/// pools.
 fn checked_pools(recorded: &Recorded, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], recorded.allocator) {
         (Some(pool), ..) => vec![pool.clone()],
@@ -298,8 +299,8 @@ impl MemoryAtFailure {
     }
 
     fn from_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
-        // Memory may have run out in the second pass of the replay. Both passes have the same live
-        // blocks before an event, so the pass does not matter here.
+        // If memory ran out in the second pass of the replay, the recorded events still show the
+        // live blocks: both passes have the same live blocks before an event.
         let events = bench.trace.events();
         let at = events.partition_point(|event| u64::from(event.number) < stop.event);
         let moment = Moment::after(bench.trace, &bench.program, at);

@@ -86,8 +86,8 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // If the device does not support a pool, the replay used another pool. That pool has a result
-    // under its own name, so this result is left out.
+    // If the device does not support a pool, the replay used another pool in its place. That other
+    // pool also has a result under its own name, so the result with the replacement is left out.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);
@@ -145,8 +145,8 @@ enum Limiting {
     Asked,
     /// PyTorch's memory fraction, on a device with this memory.
     FractionOf(Memory),
-    /// A memory fraction of the recorded run, with the largest number of bytes that the run could
-    /// have used.
+    /// The memory fraction of the recorded run. The value is the largest number of bytes that the
+    /// run could have used.
     FractionOfRun(u64),
 }
 
@@ -185,7 +185,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
     fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
         let before = self.before_peak().or(self.unbounded_peak()).unwrap_or(u64::MAX);
         let mut budget = self.bench.budget();
-        // If the run failed at a limit of PyTorch, that limit is the run's total memory.
+        // If PyTorch's own limit made the run fail, the replay's device has that limit as its total
+        // memory, so the fraction is 1.
         let is_own_limit = recorded.limit.is_some_and(|limit| limit.is_own_limit);
         let of_run = (self.bench.device.is_recorded && is_own_limit).then_some(1.0);
         budget.memory_fraction = self.settings.memory_fraction().or(of_run);

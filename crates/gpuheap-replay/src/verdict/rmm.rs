@@ -45,7 +45,7 @@ pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     shown.filter(|resource| resource.passes).map(Resource::remedy).collect()
 }
 
-/// Returns a remedy that advises a higher limit: the memory that the first of `resources` needs.
+/// Returns a remedy that advises as much memory as the first of `resources` needs.
 pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy> {
     let least = resources.first()?;
     let more = match bench.memory().limit {
@@ -62,7 +62,8 @@ pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy>
 }
 
 impl Resource {
-    /// Returns `true` if the resource calls the driver for each block, or for each large block.
+    /// Returns `true` if the resource calls the driver for each block, or at least for large
+    /// blocks.
     fn calls_often(&self) -> bool {
         let model = &self.candidate.model;
         model == "cuda" || model.starts_with("rmm:binning")

@@ -90,7 +90,7 @@ impl Recording {
     ) -> Result<(), String> {
         let mut live: HashMap<u64, Ticket> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            // Streams are numbered from 0, but CUDA's handles 0 to 2 stand for default streams.
+            // Recorded streams begin at 0, but CUDA's handles 0 to 2 stand for default streams.
             let stream = row.stream + 16;
             let mut is_met = true;
             match row.op {
@@ -164,7 +164,7 @@ impl std::fmt::Display for Recording {
     }
 }
 
-/// `cudaMalloc` that counts requested bytes as reserved, as RMM's adaptor does.
+/// Model of `cudaMalloc` that counts bytes as reserved without rounding, as RMM's adaptor does.
 struct Counted {
     inner: Cuda,
     live: HashMap<Ticket, u64>,
@@ -207,7 +207,7 @@ impl Model for Counted {
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 
-/// Runs all programs of a file. Returns where a model differs from the recording, except `TIES`.
+/// Runs all programs of a file. Returns each difference from the recording that `TIES` lacks.
 fn differences(name: &str) -> Vec<String> {
     let compare = |recording: &Recording| match name {
         "binning" => {
@@ -256,7 +256,7 @@ fn random_programs_match_resources() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The driver's source is closed, so its models are approximate.
+/// The driver's source is closed, so gpuheap's models of the driver are approximate.
 #[test]
 fn driver_models_are_within_their_error() {
     // Largest differences between a model's and the device's figure, as a part of the peak. On an

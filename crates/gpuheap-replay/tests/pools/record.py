@@ -117,7 +117,7 @@ class Rmm:
                     self.counted, settings["min_size_exponent"], settings["max_size_exponent"]
                 )
         # These resources keep free blocks for each stream. So the program also frees blocks on
-        # another stream than they were allocated on.
+        # other streams than the streams that allocated them.
         self.frees_elsewhere = kind in ("pool", "arena")
         self.settles = kind == "async"
 

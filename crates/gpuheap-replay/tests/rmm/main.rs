@@ -30,7 +30,7 @@ fn full_pool_fails_at_recorded_request() {
     let outcome = run("cudf_oom", settings);
     let failure = outcome.failure.unwrap();
     assert!(failure.is_recorded);
-    // "current/max/try size = 1.495909 GiB, 1.500000 GiB, 96.260254 MiB"
+    // RMM's error had "current/max/try size = 1.495909 GiB, 1.500000 GiB, 96.260254 MiB".
     assert_eq!(failure.refusal.figures.reserved, 1_606_220_288);
     assert_eq!(failure.refusal.needed, 100_936_192);
     assert_eq!(failure.refusal.allowed, 1536 << 20);

@@ -111,14 +111,14 @@ fn emptied_cache_empties_the_model() {
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
     assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
-    // Under other settings, the model empties its cache at the same steps. The peak is 30 + 50 MiB,
-    // without the 40 MiB that were given back.
+    // Under settings other than the recorded ones, the model still empties its cache at the
+    // recorded steps. The peak is 30 + 50 MiB, without the 40 MiB that were given back.
     let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
 
 /// If the private pool of a graph or a `MemPool` ended before the snapshot, the snapshot does not
-/// show the pool's segments. Then the model differs, and a gap has its error.
+/// show the pool's segments. Then the model differs, and its error is reported as a gap.
 #[test]
 fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {

@@ -162,9 +162,9 @@ fn smallest_fraction_lies_between_recorded_ones() {
     }
 }
 
-/// If blocks wait for a side stream, the program's speed decides which frees are completed. So
-/// `torch_peak` returns a range that contains the peak of PyTorch. Under the recorded settings, it
-/// returns the recorded peak.
+/// If freed blocks wait for the work of a side stream, the program's speed decides when PyTorch can
+/// reuse them. So `torch_peak` returns a range that contains the peak of PyTorch. Under the
+/// recorded settings, it returns the recorded peak.
 #[test]
 fn range_holds_the_recorded_peak() {
     for (from, _) in SETTINGS {

@@ -28,7 +28,7 @@ struct Row {
     stream: usize,
     pool: u32,
     address: u64,
-    /// The columns from `allocated` on, and the outcome of the request.
+    /// The allocator's statistics after the operation, and whether the request was met.
     shown: Shown,
 }
 
@@ -105,7 +105,8 @@ impl Recording {
         recording
     }
 
-    /// Runs the operations through the model. Returns the first difference from PyTorch's figures.
+    /// Runs the recorded operations through gpuheap's model of PyTorch's allocator. Returns the
+    /// first difference from PyTorch's own figures.
     fn compare(&self) -> Result<(), String> {
         let mut model = Torch::new(self.settings.clone(), self.device_memory);
         model.follow_addresses(self.segments.iter().copied());

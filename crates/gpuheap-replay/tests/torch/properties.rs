@@ -85,9 +85,9 @@ proptest! {
             prop_assert!(figures.requested <= figures.allocated, "{figures:?}");
             prop_assert!(figures.active + figures.inactive_split <= figures.reserved, "{figures:?}");
             prop_assert!(figures.reserved <= memory, "{figures:?}");
-            // PyTorch compares only the request with its limit, and then maps whole pieces of 20
-            // MiB, or 50 MiB with `large_segment_size_mb:50`. So it may reserve 50 MiB above the
-            // limit.
+            // PyTorch compares its limit with the size of the request, but then maps whole pieces
+            // of 20 MiB, or 50 MiB with `large_segment_size_mb:50`. So PyTorch may reserve up to 50
+            // MiB more than its limit.
             let limit = fraction * memory as f64 + (50 << 20) as f64;
             prop_assert!(figures.reserved as f64 <= limit, "{figures:?}");
             let taken: u64 = model.driver_events().iter().filter(|event| event.is_taken)

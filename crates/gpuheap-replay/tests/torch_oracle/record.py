@@ -14,7 +14,7 @@ Operations: `a` torch.empty on a stream (in a MemPool if `pool` is not 0), `f` d
 record_stream, `h` holds a stream, `r` releases that stream, `e` empty_cache. A held stream waits
 for a value in pinned memory. So the program, and not the device's speed, decides when a free is
 completed. After every free of a block with recorded streams, the streams that are not held are
-synchronised. So the free is completed by the next `a`.
+synchronised. So the free is completed before the next `a`.
 
 The suite replays the files that are in crates/gpuheap-replay/tests/data/oracle.
 """
@@ -203,7 +203,7 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
     start = time.monotonic()
     while len(recorder.rows) < ops and time.monotonic() - start < seconds and not spoiled:
         beat[0] = time.monotonic()
-        # The target varies, so that memory grows, shrinks and grows again.
+        # The wanted live bytes vary, so that memory grows, shrinks and grows again.
         phase = (len(recorder.rows) // 400) % 4
         wanted = target * (0.3, 1.0, 0.6, 1.05)[phase]
         choice = rng.random()

@@ -53,8 +53,8 @@ pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io:
     serde_json::to_writer(&mut packed, &data)?;
     let packed = base64(&packed.finish()?);
     let title = traces.first().map_or_else(String::new, |trace| escaped(trace.name()));
-    // Inserts the parts in order, and searches only the rest of the page, because an inserted text
-    // may contain a placeholder.
+    // Replaces the placeholders in order. Each search begins after the last inserted text, because
+    // that text may contain a placeholder.
     let parts = [
         ("<!--title-->", title.as_str()),
         ("/*license*/", UPLOT_LICENSE),

@@ -77,7 +77,7 @@ fn heaps(program: &Published) -> Vec<Line<'static>> {
     let is_one = heaps.clone().count() == 1;
     let line = heaps.map(|heap| {
         let mut figures = Vec::new();
-        // If there is only one heap, the curves already show its figures.
+        // Leaves out these figures of a single heap, because the curves show them.
         if !is_one {
             figures.push(format!("{} live", Amount(heap.live)));
             figures.push(format!("{} cached", Amount(heap.cached)));

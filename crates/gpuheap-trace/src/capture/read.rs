@@ -32,8 +32,9 @@ const DEVICES: u32 = 256;
 /// write up to 64 calls and 48 frames.
 const DEPTH: usize = 256;
 
-/// Maximum number of ranges in a small capture. Every two bytes of a file allow one more range.
-/// Each device has all ranges, so without a bound a hostile file of 1 MB could have 28 million.
+/// Maximum number of ranges in a small capture. A larger file may have one more range for every two
+/// bytes. The trace of each device has all ranges, so without a bound a hostile file of 1 MB could
+/// have 28 million.
 const RANGES: usize = 1 << 18;
 
 /// Maximum number of arguments that are kept.
@@ -41,8 +42,8 @@ const ARGUMENTS: usize = 1000;
 
 /// Maximum number of frames in all stacks of a small capture, inlined functions included.
 const FRAMES: usize = 1 << 20;
-/// Number of frames by which each byte of a capture raises the maximum [`FRAMES`]. A call takes
-/// three bytes or more, so it allows 12 frames. It seldom has more than ten inlined functions.
+/// Number by which each byte of a capture raises the maximum [`FRAMES`]. A call takes three bytes
+/// or more, so each call allows 12 more frames. A call seldom has more than ten inlined functions.
 const FRAMES_PER_BYTE: usize = 4;
 
 /// Minimum number of bytes that are read from the file at a time.
@@ -373,7 +374,7 @@ impl Capture {
             }
             Record::RangeEnd { time, range } => {
                 self.note(time);
-                // The first end counts: a child made by a raw `clone` may end its parent's ranges.
+                // Only a range's first end counts: a child made by a raw `clone` may end it again.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
                 if let Some(Some(range)) = range {
                     self.open_ranges -= usize::from(range.end == usize::MAX);
@@ -602,8 +603,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// For each event of the device: its index in the file, and the index of the first trace event
-    /// made from it. Only the program's ranges use these indices: empty if the file has no ranges.
+    /// One pair for each event of the device: the event's index in the file, and the index of the
+    /// first trace event made from it. Empty if the file has no ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -628,8 +629,8 @@ impl Device {
         }
     }
 
-    /// Returns the index in the trace of the first event that was made from the file's `event` or a
-    /// later one.
+    /// Returns the index of the first trace event that was made from the event with index `event`
+    /// in the file, or from a later one.
     fn first_from(&self, event: usize) -> usize {
         let at = self.starts.partition_point(|(index, _)| *index < event);
         self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
@@ -689,6 +690,7 @@ impl Device {
 /// Returns the address that a block has in the trace. The highest four bits hold the address space,
 /// so that no handle equals a pointer. CUDA pointers do not use these bits.
 fn key(space: u32, address: u64) -> u64 {
-    // Spaces above 3 hold blocks of pools. Their addresses are driver pointers, as in space 0.
+    // Only handles and imported pointers (spaces 1 to 3) may equal a pointer. Spaces above 3 hold
+    // blocks of pools, and their addresses are driver pointers, as in space 0.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }

@@ -15,9 +15,9 @@ use crate::model::{StackInterner, is_runtime, next_number};
 /// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
 /// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Number of bytes of a capture for each distinct call beyond the first [`CALLS`]. A recorder
-/// writes three bytes or more for a new call, but most bytes are events. A call takes 300 bytes of
-/// memory: without this bound, a hostile file of 4 MB took 1.24 GB.
+/// Number of bytes of a capture that allow one distinct call in addition to the first [`CALLS`]. A
+/// recorder writes three bytes or more for a new call, but most bytes are events. A call takes 300
+/// bytes of memory: without this bound, a hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
 /// File number of calls at addresses outside of all loaded files, such as generated code.
@@ -74,7 +74,7 @@ type Call = (u32, u64);
 
 pub(super) struct ResolvedCall {
     pub(super) frames: Box<[u32]>,
-    /// Name of the file that contains the call; `None` without a file, and for runtime libraries.
+    /// Name of the file that contains the call; `None` outside of files, and in runtime libraries.
     pub(super) module: Option<Arc<str>>,
 }
 
@@ -103,7 +103,8 @@ impl Symbols {
         }
     }
 
-    /// Sets the maximum number of distinct calls, from the bytes of the capture read so far.
+    /// Sets the maximum number of distinct calls in proportion to `bytes`, the number of bytes of
+    /// the capture that were read so far.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
@@ -137,7 +138,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// Returns the number of the call that returns to this address. Uses the modules loaded now.
+    /// Returns the number of the call with this return address, and adds the call if it is new.
+    /// Looks the address up in the modules that are loaded now.
     pub(super) fn call(&mut self, return_address: u64) -> Result<u32, Error> {
         let address = return_address.saturating_sub(1);
         let below = self.loaded.range(..=address).next_back();
@@ -220,7 +222,7 @@ fn look_up(
     found: &mut Vec<u32>,
 ) -> Result<(), Error> {
     let symbol = loader.find_symbol(address).unwrap_or_default();
-    // If the debug information is damaged, the frame has only the symbol, without a line.
+    // Frames of runtime libraries, and of files with damaged debug information, have no line.
     if runtime.is_none()
         && let Ok(mut inlined) = loader.find_frames(address)
     {

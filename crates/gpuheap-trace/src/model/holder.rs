@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Live memory that a line of the program, a size of blocks, or a thread has at one moment.
+/// Live memory of one line of the program, of one size of blocks, or of one thread, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {

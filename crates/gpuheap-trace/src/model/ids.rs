@@ -42,7 +42,7 @@ impl Ids {
     }
 }
 
-/// Returns the number that follows `len` used numbers. Numbers have 32 bits.
+/// Returns the number of the item after `len` items; an error if the number exceeds 32 bits.
 pub(crate) fn next_number(len: usize) -> Result<u32, Error> {
     u32::try_from(len).ok().filter(|&number| number < u32::MAX).ok_or_else(|| {
         Error::new(

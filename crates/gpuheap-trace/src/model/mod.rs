@@ -35,8 +35,8 @@ pub use warning::{Warning, WarningKind};
 ///
 /// Guarantees:
 /// * Allocation numbers are `0..allocations()`, in the order of the [`Op::Allocate`] events.
-/// * Each allocation number is allocated once, then freed at most once. After the free, its pending
-///   state ends at most once.
+/// * Each allocation number is allocated once, then freed at most once. A freed block may stay
+///   pending (its stream has not reached the free), until at most one event ends that.
 /// * `stream`, `thread` and `stack` of an event are indices into [`streams`](Self::streams),
 ///   [`threads`](Self::threads) (zero if the format has none) and [`stack`](Self::stack).
 /// * Times and event numbers never decrease.
@@ -83,8 +83,9 @@ pub struct Event {
     /// Index for [`Trace::stack`]; zero if no stack was recorded.
     pub stack: u32,
     /// Number of the event in the file. The first event is 1, as in [`Summary::events`]. In a log,
-    /// rows after the header are numbered. An event that the summary does not count has the number
-    /// of the counted event that implies or precedes it. Events before the recording have 0.
+    /// it is the number of the row after the header. An event that the summary does not count, such
+    /// as an inferred free, has the number of the counted event that implies it or precedes it.
+    /// Events before the recording have 0.
     pub number: u32,
     /// Kind of event.
     pub op: Op,

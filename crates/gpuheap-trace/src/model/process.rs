@@ -32,7 +32,7 @@ pub struct Range {
     /// Index in [`Trace::threads`](crate::Trace::threads) of the thread whose calls are in the
     /// range; `None` for the calls of all threads.
     pub thread: Option<u32>,
-    /// Indices of the events of all threads while the range was open.
+    /// Indices of the events that all threads made while the range was open.
     pub events: ops::Range<usize>,
 }
 
@@ -119,8 +119,8 @@ pub enum RecordingEnd {
     Exit,
     /// The recorder stopped before the end of the process, for this reason.
     Stopped(Arc<str>),
-    /// The process ended without its exit handlers: by a signal, `_exit` or `exec`. All calls until
-    /// then are recorded.
+    /// It is unknown how the process ended: by a signal, `_exit` or `exec`. Its exit handlers did
+    /// not run. All calls until then are recorded.
     #[default]
     Unknown,
 }
@@ -148,6 +148,6 @@ pub struct RecordedDevice {
 pub struct Coverage {
     /// Used bytes of the device, as the driver reported them.
     pub used: u64,
-    /// Live bytes on the device that the recorder counted.
+    /// Live bytes that the recorder counted for the device.
     pub recorded: u64,
 }

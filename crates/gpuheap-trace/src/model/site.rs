@@ -64,8 +64,8 @@ const LIBRARIES: [&str; 11] = [
 
 impl Trace {
     /// Returns the file name of NVIDIA's library that allocated with this stack, such as
-    /// `libcublas.so.12`. The memory belongs to a handle or a plan. `None` if other code allocated,
-    /// or if the format does not record files.
+    /// `libcublas.so.12`. The memory belongs to a handle or a plan of that library. `None` if other
+    /// code allocated, or if the format does not record files.
     pub fn library(&self, stack: u32) -> Option<&str> {
         let is_library = |name: &&str| LIBRARIES.iter().any(|start| name.starts_with(start));
         self.module(stack).filter(is_library)
@@ -186,8 +186,9 @@ fn is_of_cuda(frame: &Frame) -> bool {
     is_call || is_runtime(file)
 }
 
-/// Returns `true` if the frame is of gpuheap, where stacks of a recorded heap begin. Compares files
-/// too, because with line tables alone, names of inlined functions lack their crates.
+/// Returns `true` if the frame is of gpuheap. Stacks from a recorded heap begin with such frames.
+/// Compares files too: if the debug information has only line tables, names of inlined functions
+/// lack their crates.
 fn is_of_gpuheap(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches(['<', '&', '(']);
     let file = frame.file.split_once("crates/gpuheap").map(|(_, rest)| rest);

@@ -20,8 +20,8 @@ pub struct Frame {
 }
 
 /// Maximum number of characters of a text. Longer texts, such as names of C++ templates, are cut.
-/// Each use of a frame searches its texts, so a hostile file with a name of half a megabyte in all
-/// frames took hours.
+/// Each use of a frame searches the frame's texts. A hostile file took hours, because all its
+/// frames had one name of half a megabyte.
 const LONGEST: usize = 1000;
 
 /// Distinct stacks of a file. Number 0 is the empty stack.
@@ -75,7 +75,7 @@ impl StackInterner {
         Ok(number)
     }
 
-    /// Returns the number of a frame, given the numbers of its texts.
+    /// Returns the number of a frame, new or known. `function` and `file` are numbers of texts.
     pub(crate) fn frame(&mut self, function: u32, file: u32, line: u32) -> Result<u32, Error> {
         if let Some(&number) = self.frame_numbers.get(&(function, file, line)) {
             return Ok(number);

@@ -111,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// Makes the events that were counted so far events before the recording.
+    /// Begins the recording: all events that were counted until now happened before it.
     fn begin_recording(&mut self) {
         self.summary.allocations = 0;
         self.summary.frees = 0;

@@ -1,4 +1,4 @@
-//! Defines warnings about oddities of files that were read in spite of them.
+//! Defines warnings about oddities of a file. The file could be read in spite of them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use gpuheap_capture::OPEN_RANGES;
 
 use crate::Place;
 
-/// Warning about an oddity of a file. The file was read in spite of it.
+/// Warning about an oddity of a file. The file was read in spite of the oddity.
 ///
 /// [`Display`](fmt::Display) gives one line without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +36,9 @@ pub enum WarningKind {
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
     UnknownFree,
-    /// Allocations of pointers that were still live, so a free is missing. The reader freed the old
-    /// block at that moment, on the block's stream ([`Trace::inferred_frees`]).
+    /// Allocations at an address where a block was still live, so the log lacks that block's free.
+    /// The reader freed the old block at that moment, on the block's stream
+    /// ([`Trace::inferred_frees`]).
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
@@ -46,8 +47,8 @@ pub enum WarningKind {
     /// Ranges of the program were left out, because too many were open together, or because the
     /// file has too many in total. Reports still have all memory events.
     LostRange,
-    /// Some allocations that were freed immediately have no events. The recorder only counted them
-    /// ([`Trace::folded`]).
+    /// Allocations that were freed immediately, and that have no events. The recorder only counted
+    /// them ([`Trace::folded`]).
     ///
     /// [`Trace::folded`]: crate::Trace::folded
     Folded,

@@ -6,7 +6,8 @@ const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 /// is recognised even after 22 hours without a row.
 const MIDNIGHT_US: u64 = 2 * 60 * 60 * 1_000_000;
 
-/// Clock that converts times of day to nanoseconds since the first time, across midnights.
+/// Clock that converts times of day to nanoseconds since the first time of day that it received. It
+/// counts the midnights in between.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     days: u64,
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn midnight_starts_the_next_day() {
         let times = [DAY_US - SECOND_US, SECOND_US, HOUR_US, DAY_US - SECOND_US, 0];
-        // The fourth time is 23 hours after the third. The fifth time is a second after the fourth.
+        // Midnight passes before 0:00:01, and in the second list before 9:00 and before 0:00.
         assert_eq!(elapsed_s(&times[..3]), [0, 2, 3601]);
         assert_eq!(
             elapsed_s(&[18 * HOUR_US, 9 * HOUR_US, 18 * HOUR_US, 0]),

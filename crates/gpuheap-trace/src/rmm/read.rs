@@ -184,8 +184,9 @@ impl Log {
         }
     }
 
-    /// Returns `true` if a last row without a newline is incomplete: the data broke off, the row
-    /// does not parse, or its stream is new. A cut stream handle looks like a new stream.
+    /// Returns `true` if a last row without a newline seems to be cut off. That is so if the data
+    /// broke off, if the row does not parse, or if its stream is new. A stream handle without its
+    /// last digits looks like a new stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,

@@ -18,7 +18,7 @@ pub(super) struct Rows<'a> {
     current: ByteRecord,
     next: ByteRecord,
     has_next: bool,
-    /// Line numbers of the CSV reader after the current and the next row.
+    /// Line number at which the CSV reader ended the current row; `next_end` is the next row's.
     current_end: u64,
     next_end: u64,
 }

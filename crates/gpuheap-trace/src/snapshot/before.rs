@@ -8,9 +8,10 @@ use super::entry::{Action, Entry};
 /// Returns the blocks in use before the first entry: pending blocks, then live blocks, each sorted
 /// by address.
 ///
-/// The first entry of an address shows its state before the recording. A `free_requested` shows a
-/// live block, a `free_completed` shows a pending block, and an allocation shows that no block was
-/// there. If no entry has the address of a block at the end, the block was there all the time.
+/// The first entry with an address shows the state of that address before the recording. A
+/// `free_requested` shows a live block, a `free_completed` shows a pending block, and an allocation
+/// shows that no block was there. If no entry has the address of a block that exists at the end,
+/// the block existed all the time.
 pub(super) fn blocks_before<'e>(
     entries: impl Iterator<Item = &'e Entry>,
     at_end: impl Iterator<Item = Block>,

@@ -13,7 +13,7 @@ use crate::model::next_number;
 /// Entry of `device_traces[i]`: one event of a device. Files contain millions of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// Address. For a failed request, the free bytes of the device.
+    /// Address of the block. For a failed request, the device's free bytes instead.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) stream: u64,
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     /// Number of the private pool, for [`Entries::pool`].
     pub(super) pool: u16,
     pub(super) action: Action,
-    /// Index of the list of this entry's keys, for [`Heap::entry_keys`].
+    /// Number of the list of this entry's keys. [`Heap::entry_keys`] returns that list.
     pub(super) shape: u8,
 }
 

@@ -14,7 +14,8 @@ pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    /// Stack number of each list of frames, keyed by the place of its items. Equal lists share it.
+    /// Stack number of each list of frames. The key is the place where the heap stores the list's
+    /// items. Equal lists have the same place.
     stacks: FxHashMap<Items, u32>,
 }
 

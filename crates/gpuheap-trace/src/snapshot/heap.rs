@@ -20,15 +20,16 @@ use crate::model::next_number;
 /// Containers and texts that values refer to.
 #[derive(Default)]
 pub(super) struct Heap {
-    /// Bits of integers and floats that need 64 bits.
+    /// Bits of the floats, and of the integers that are too large for a [`Packed`].
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
-    /// Items of the lists, tuples and dicts that one opcode filled, one container after the other.
+    /// Items of the lists, tuples and dicts that were each filled by one opcode. The items of one
+    /// container are contiguous.
     fixed: Vec<Packed>,
     /// Places of lists and tuples in `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
-    /// Items of the containers that several opcodes filled.
+    /// Items of each container that several opcodes filled.
     growing: Vec<Vec<Packed>>,
     /// Bytes of the items in `growing`.
     growing_held: usize,
@@ -36,7 +37,7 @@ pub(super) struct Heap {
     entries: Entries,
 }
 
-/// Place of a container's items. Keys and values of a dict alternate.
+/// Range of a container's items in [`Heap::fixed`]. In a dict's items, keys and values alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Items {
     start: u32,
@@ -211,8 +212,8 @@ impl Heap {
         Ok(Some(()))
     }
 
-    /// Returns the entry (event of a device) that the keys and values describe. `None` if they
-    /// describe no entry.
+    /// Returns the [`Entry`] (an event of a device) that a dict describes. `items` are the dict's
+    /// keys and values. `None` if the dict describes no event.
     fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
         let (shape, fields) = self.shapes.fields(items, &self.texts)?;
         let mut entries = std::mem::take(&mut self.entries);

@@ -13,7 +13,7 @@ const CHUNK: usize = 256 << 10;
 pub(super) struct Input<R> {
     source: R,
     buffer: Vec<u8>,
-    /// Number of bytes taken from the buffer, and number of bytes in the buffer.
+    /// Number of bytes taken from the buffer; `filled` is the number of bytes in it.
     taken: usize,
     filled: usize,
     /// Position of the buffer's first byte in the input.
@@ -79,8 +79,8 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Checks that the next `length` bytes exist, as far as the buffer reaches. If the input is
-    /// shorter, returns the number of bytes left.
+    /// Checks that at least `length` bytes follow. If `length` exceeds the buffer, checks only as
+    /// many bytes as the buffer holds. If the input ends before, returns the number of bytes left.
     pub(super) fn look_ahead(&mut self, length: u64) -> Result<(), u64> {
         let held = |input: &Self| (input.filled - input.taken) as u64;
         while held(self) < length.min(CHUNK as u64) && !self.is_ended {

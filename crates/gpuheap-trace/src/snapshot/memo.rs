@@ -1,4 +1,4 @@
-//! Keeps the values that a pickle stores for later use.
+//! Implements a pickle's memo: opcodes store values in it, and later opcodes fetch them.
 
 use rustc_hash::FxHashMap;
 

@@ -15,14 +15,15 @@ use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
-/// Maximum memory that the values may take for each byte of the pickle, in bytes. Values of the
-/// example recordings take 1. Dicts of three numbers, like frames that are not shared, take 5.
+/// Maximum memory that the values may take, in bytes for each byte of the pickle. In the example
+/// recordings, they take one byte for each byte. Dicts of three numbers, such as frames that are
+/// not shared, take five.
 const HELD_PER_BYTE: u64 = 6;
-/// Memory that the values may take in addition, in bytes. The start of a file may need more than
-/// [`HELD_PER_BYTE`].
+/// Memory that the values may take beyond [`HELD_PER_BYTE`] times the bytes read, in bytes. The
+/// start of a file may need more for each byte.
 const HELD_AT_ONCE: u64 = 4 << 20;
-/// Number of opcodes of the pickle between two checks of the memory limit. The value of an opcode
-/// takes some tens of bytes, or as many bytes as the opcode with its argument.
+/// Number of opcodes of the pickle between two checks of the memory limit. Between checks, memory
+/// grows only little: an opcode makes a value of some tens of bytes, or of its argument's length.
 const COUNTED_AFTER: u32 = 64;
 
 /// A pickle that was read.
@@ -371,8 +372,8 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Returns the error for a key that the pickle adds to a dict after the dict was stored as an
-    /// entry (event of a device). The key would be lost.
+    /// Returns the error for a pickle that adds a key to a dict that is already stored as an entry.
+    /// An entry has no room for the key, so it would be lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }

@@ -14,9 +14,9 @@ const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 /// Maximum number of visits to values, in addition to one visit for each byte of the pickle. A
 /// value that is in several lists is visited several times.
 const VISITS_AT_ONCE: u64 = 1_000_000;
-/// Upper bound on the bytes that a trace keeps for each visited value. An entry takes at least six
-/// visits: one in its list, one for its dict and four for its keys. Its event, its place and its
-/// address take about a hundred bytes, six times this bound.
+/// Upper bound on the bytes that a trace keeps for each visited value. For an entry, a trace keeps
+/// its event, its place and its address: about a hundred bytes. Reading an entry takes at least six
+/// visits: one in its list, one for its dict and four for its keys.
 const HELD_PER_VISIT: u64 = 16;
 
 /// View of the values of a pickle.

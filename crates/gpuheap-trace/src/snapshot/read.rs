@@ -110,7 +110,7 @@ fn read_devices(
 /// Records of one device in the snapshot.
 struct Device {
     index: usize,
-    /// Numbers of the device's entries (events), in the order of the snapshot's list.
+    /// Indices of the device's entries (events) in [`Entries`], in the snapshot's order.
     entries: Vec<u32>,
     /// Time of the first event; `None` if the device has only marks (they change no memory).
     first_us: Option<u64>,

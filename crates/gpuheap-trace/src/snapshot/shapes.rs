@@ -1,6 +1,6 @@
-//! Finds the keys of entries: dicts that describe one event of a device each. The entries of a
+//! Recognises entries. An entry is a dict that describes one event of a device. The entries of a
 //! recording have few different lists of keys. So a dict's keys are first compared with the
-//! previous dict's keys, and seldom looked up.
+//! previous dict's keys, and seldom with those of other known lists.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};
@@ -42,8 +42,8 @@ struct Shape {
     places: [Option<u8>; KEYS.len()],
 }
 
-/// Largest number of shapes (lists of keys). Recordings have up to three. A dict with a further
-/// list of keys is not stored as an entry.
+/// Largest number of shapes (lists of keys). Recordings have up to three. A dict with one more
+/// shape is stored as an ordinary dict, not as an entry.
 const MOST_SHAPES: usize = 32;
 /// Largest number of keys in a shape. The entries of recordings have nine keys.
 const MOST_KEYS: usize = 64;

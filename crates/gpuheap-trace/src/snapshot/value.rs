@@ -57,7 +57,7 @@ impl From<Value> for Packed {
         let (kind, number) = match value {
             Value::None => (0, 0),
             Value::Bool(value) => (1, u64::from(value)),
-            // The highest bits only repeat the sign; see `INTS`.
+            // Packing shifts out the highest bits. Within `INTS`, they only repeat the sign.
             Value::Int(value) => (2, value.cast_unsigned()),
             Value::Long(number) => (3, number.into()),
             Value::Unsigned(number) => (4, number.into()),

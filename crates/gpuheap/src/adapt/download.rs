@@ -19,10 +19,11 @@ impl Host {
     /// Downloads a structure, by the [rules](crate::adapt#rules): its arrays become arrays of
     /// `ndarray`. Host data in it is cloned. Waits for the last use of each array.
     ///
-    /// Small arrays that were uploaded together are read together, when the second of them is
-    /// requested. If a rule writes to one of these arrays later in the same call, [`Adapt::adapt`]
-    /// returns the bytes from before that write. [`to_vec`](crate::DeviceArray::to_vec) always
-    /// returns the bytes written.
+    /// Small arrays that were uploaded together share a block of memory. The first request for an
+    /// array of a block reads only that array. The second request reads the whole block, in one
+    /// copy for all further arrays. If a rule writes to one of these arrays later in the same call,
+    /// [`Adapt::adapt`] returns the bytes from before that write.
+    /// [`to_vec`](crate::DeviceArray::to_vec) always returns the bytes written.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -42,13 +43,14 @@ impl Host {
     }
 }
 
-/// A download to the host. [`Host::adapt`] passes it to each rule as the `To` of [`Adapt`].
+/// A download to the host. It is the type parameter `To` of the [`Adapt`] implementations that
+/// [`Host::adapt`] calls.
 pub struct Download {
     /// Blocks that hold several arrays, keyed by the host address of the block's `Storage`.
     blocks: RefCell<FxHashMap<usize, HostBlock>>,
 }
 
-/// A block of small arrays. The whole block is read when a second array in it is requested.
+/// A block of small arrays. The second request for an array in the block reads the whole block.
 struct HostBlock {
     /// Keeps the storage alive, so that its address is not used again.
     whole: Arc<Storage>,
@@ -69,8 +71,8 @@ impl Download {
             .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
-    /// Returns the elements of an array that shares a block with other arrays. The whole block is
-    /// read when a second array in it is requested. Returns `None` if the array must be read alone.
+    /// Returns the elements of an array that shares a block with others, from one read of the
+    /// block. Returns `None` if the array must be read alone, such as the first one of a block.
     fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,

@@ -24,13 +24,14 @@ pub trait Item {
 /// Rule by which many values become one array on the device.
 pub enum Elements {}
 
-/// Rule by which each of many values, such as structures, is uploaded or downloaded separately.
+/// Rule by which many values, such as structures, are uploaded or downloaded one by one.
 pub enum Structures {}
 
-/// A rule by which many values of a type are adapted: [`Elements`] or [`Structures`].
+/// A rule for many values of one type: they become one array ([`Elements`]), or each is adapted
+/// separately ([`Structures`]).
 pub trait Groups {
-    /// Rule for a type, such as a pair, with one part that has this rule and one part that has the
-    /// rule `Other`. It is [`Elements`] only if both rules are [`Elements`].
+    /// Rule for many values of a compound type, such as a pair. One part of the type has this rule,
+    /// and the other part has the rule `Other`. It is [`Elements`] only if both rules are.
     type With<Other: Groups>: Groups;
 }
 
@@ -93,7 +94,7 @@ impl<T: Plain, R: ElementRule> Group<T, Upload<R>> for Elements {
         let shape = items.raw_dim();
         match items.as_standard_layout().as_slice() {
             Some(elements) => to.array::<R, _, _>(elements, shape),
-            // Unreachable: an array in standard layout is a slice.
+            // Never used, because an array in standard layout is a slice. The copy avoids a panic.
             None => to.array::<R, _, _>(&items.iter().copied().collect::<Vec<T>>(), shape),
         }
     }

@@ -41,7 +41,7 @@
 //! | numbers, `bool`, `char`, `String`, `()`, ranges, `PhantomData` | unchanged | unchanged |
 //! | sparse matrices of `sprs`, with the feature `sprs` | `DeviceCsMat` | a matrix of `sprs` |
 //! | structs and enums that derive [`Adapt`] | the type with adapted parameters | the type with adapted parameters |
-//! | [`Leaf`] of host data, for elements of other crates | [`DeviceArray`] | |
+//! | [`Leaf`] of host data, for elements of other crates | [`DeviceArray`] | not possible |
 //!
 //! Any other type is a compile error. A number in a structure is not an array, and stays unchanged:
 //! a count stays a count. An uploaded vector comes back as an `ndarray` array of one axis, because
@@ -50,7 +50,7 @@
 //! # Element types
 //!
 //! `adapt` never changes the type of elements. [`Target::cu`] converts numbers to `f32`;
-//! [`Target::narrow`] converts only 64-bit floats:
+//! [`Target::narrow`] converts only 64-bit floats. An empty cell means that the type stays:
 //!
 //! | elements | `adapt` | `narrow` | `cu` |
 //! |---|---|---|---|

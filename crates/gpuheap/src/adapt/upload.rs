@@ -83,14 +83,14 @@ impl Target {
     }
 }
 
-/// An upload to a device, with a conversion of element types. [`Target::adapt`], [`Target::cu`] and
-/// [`Target::narrow`] pass it to each type's [`Adapt`] as the `To`.
+/// An upload to a device, with the rule `R` for element types. It is the type parameter `To` of the
+/// [`Adapt`] implementations that [`Target::adapt`], [`Target::cu`] and [`Target::narrow`] call.
 pub struct Upload<R = Same> {
     target: Target,
     at: Caller,
     staged: RefCell<Staged>,
-    /// Error of the allocation that waiting small arrays share, if it failed. Of these arrays'
-    /// [`Adapt::adapt`] calls, only the last received the error.
+    /// Error of an allocation for several small arrays that waited to be uploaded together. Only
+    /// the last array's [`Adapt::adapt`] call returned the error. The earlier calls had succeeded.
     failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,
 }
@@ -111,8 +111,8 @@ impl<R: ElementRule> Upload<R> {
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
-        // An `adapt` call that received this error may have ignored it, but other small arrays
-        // failed with the same allocation.
+        // The `adapt` call that returned this error may have ignored it. But other small arrays
+        // failed with the same allocation, so return the error again.
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -173,7 +173,8 @@ impl<R: ElementRule> Upload<R> {
         array.into_reinterpreted()
     }
 
-    /// Returns a clone of `source`, or a handle to a copy of its array on the target.
+    /// Returns a clone of `source` if its array is already on the target and keeps its element
+    /// type. Otherwise returns a handle to a new copy on the target.
     pub(super) fn share<T: Plain, D: Dimension>(
         &self,
         source: &SharedArray<T, D>,

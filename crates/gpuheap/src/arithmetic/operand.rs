@@ -41,7 +41,7 @@ impl<S: ArrayData, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T,
     type Dim = <D as DimMax<E>>::Output;
 }
 
-/// A side of an operation, in the form that kernels take.
+/// Operand of an operation, as kernels take it: the bits of a number, or the memory of an array.
 #[derive(Clone, Copy)]
 pub(crate) enum Side<'a> {
     /// The bits of a number.

@@ -151,7 +151,7 @@ macro_rules! numbers_on_the_left {
     };
     ($of:ty: $($trait:ident $method:ident $op:ident),*) => {
         $(
-            /// Returns a new array, allocated by the array's [`target`](ArrayBase::target).
+            /// Allocates the result from the array's [`target`](ArrayBase::target).
             impl<S: ArrayData, D: Dimension> $trait<&ArrayBase<S, $of, D>> for $of {
                 type Output = Result<DeviceArray<$of, D>, Error>;
 
@@ -161,7 +161,7 @@ macro_rules! numbers_on_the_left {
                 }
             }
 
-            /// Reuses the array's memory.
+            /// Stores the result in the array's own memory.
             impl<D: Dimension> $trait<DeviceArray<$of, D>> for $of {
                 type Output = Result<DeviceArray<$of, D>, Error>;
 
@@ -360,8 +360,8 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = broadcast_shape::<ndarray::IxDyn>(left.shape(), right.shape);
-    // The right side is checked even if it is another array: wrapped memory may overlap the memory
-    // of another array.
+    // Another array may also overlap `left`, because two arrays can wrap the same memory. So all
+    // arrays on the right side are checked.
     shape.is_ok_and(|shape| shape.slice() == left.shape())
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
 }
@@ -372,7 +372,8 @@ enum Overlap {
     None,
     /// The windows are identical: they have the same bytes in the same order.
     Same,
-    /// The windows share bytes, but start this many bytes apart or have different lengths.
+    /// The windows overlap and are not identical. The number is the distance of their starts in
+    /// bytes; it is 0 if only the lengths differ.
     Shifted(u64),
 }
 

@@ -141,7 +141,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         self.fold(Fold::Squares, values, Some(means.window()), Location::caller())
     }
 
-    /// Aggregates in device memory: in host memory, atomic additions by many threads are slow.
+    /// Computes in device memory, because atomic additions by many threads to host memory are slow.
     fn fold<S: ArrayData, T: Scalar, A: Scalar>(
         &self,
         fold: Fold,

@@ -11,7 +11,7 @@ use super::{ArrayBase, ArrayData, Element, UninitArray};
 const COLUMNS: usize = 8;
 /// Maximum number of indices shown along the second-last axis.
 const ROWS: usize = 6;
-/// Maximum number of indices shown along each axis before the last two.
+/// Maximum number of indices shown along each axis, except along the last two axes.
 const LAYERS: usize = 2;
 /// Maximum number of rows shown in total.
 const ALL_ROWS: usize = 24;

@@ -78,7 +78,8 @@ fn fill_by_doubling(
     count: usize,
     stream: &Stream,
 ) -> Result<(), Error> {
-    // The pattern is repeated up to 4 KiB, so that the doubling does not begin with tiny copies.
+    // Each copy below doubles the filled part of the array. The first part has about 4 KiB of
+    // repeated patterns, so that the first copies are not tiny.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
     stream.refuse_capturing()?;

@@ -41,10 +41,10 @@ impl Target {
         self.foreign(address, shape.into_dimension(), None)
     }
 
-    /// Makes an array over foreign memory with an owner. The owner is called once, when the memory
-    /// is freed in any way. Its arguments are the memory's address and a stream that is ordered
-    /// after every use of the memory. The device's context is current during the call. The owner
-    /// must not wait for another thread that uses the array.
+    /// Makes an array over foreign memory with an owner, a callback. The owner is called once, when
+    /// the memory is freed by a drop, a call or a scope's end. Its arguments are the memory's
+    /// address and a stream that is ordered after every use of the memory. The device's context is
+    /// current during the call. The owner must not wait for another thread that uses the array.
     ///
     /// After a fork or a [reset](crate::Device::reset) the owner is not called, because the memory
     /// no longer exists.
@@ -83,7 +83,8 @@ impl Target {
         let owned = owner.is_some();
         let memory = Memory::Foreign { address, owner };
         let storage = Arc::new(Storage::new(self, kind, bytes, memory, Location::caller()));
-        // Without an owner, a scope has nothing to free.
+        // The end of a scope frees arrays. Foreign memory without an owner needs no free, so its
+        // array joins no scope.
         if owned && let Err(error) = self.join(&storage) {
             storage.disown();
             return Err(error);
@@ -128,7 +129,7 @@ impl Target {
                     found.device
                 )));
             }
-            // The host reads pinned arrays in place, at the device's address.
+            // Host code reads pinned arrays at the device's address. Both addresses must be equal.
             if found.kind() == MemoryKind::Pinned && found.host != asked {
                 return Err(refused(format!(
                     "the host sees it at {:#x}, and an array needs one address for the host and the \

@@ -1,7 +1,7 @@
 //! Device arrays. They own their memory.
 
 /// Implements the traits of an error type. The type has a field `error` with the reason, and a
-/// field with a value that is returned to the caller.
+/// field that gives a value back to the caller of the failed function.
 macro_rules! is_error {
     ($name:ident<$($parameter:ident),*>) => {
         impl<$($parameter),*> From<$name<$($parameter),*>> for Error {

@@ -21,8 +21,8 @@ pub(crate) struct ScopeState {
     /// Index of the scope; later scopes have greater indices.
     pub(super) number: u64,
     pub(super) kind: ScopeKind,
-    /// The thread scope in which this scope began. For a batch, the scope in which the batch was
-    /// uploaded.
+    /// The innermost `Heap::thread_scope` in which this scope began. For a batch, the scope in
+    /// which the batch was uploaded.
     pub(super) outer: Option<Arc<ScopeState>>,
     pub(super) lists: Mutex<Lists>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct ScopeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopeKind {
     Code,
-    /// Step of an iteration that uses a batch.
+    /// Step of an iteration. The scope contains the batch that the step uses.
     Batch,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Lists {
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
-    /// Batches that were uploaded in the scope. The end of a batch's step frees the batch. If the
-    /// scope ends before the step, its end frees the batch.
+    /// Batches that were uploaded in the scope. A batch is freed when the iteration's step that
+    /// uses it ends, or when this scope ends, if that is earlier.
     pub(super) batches: Few<ScopeState>,
 }
 
@@ -52,9 +52,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// Returns the scope that an array joins if it is made with the target of an array in this
-    /// scope. If this scope is open, returns it. If it is a batch whose step of the iteration has
-    /// ended, returns the scope around the batch, because results outlive the step.
+    /// Returns the scope for a new array that is made with the target of an array in this scope. If
+    /// this scope is open, returns this scope. If it is a batch and the iteration's step has ended,
+    /// returns the scope around the batch, because results outlive the step.
     pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
@@ -101,8 +101,8 @@ impl ScopeState {
 
     /// Registers a storage, so that the scope's end frees it.
     pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
-        // The storage's scope is set first: if the scope ends during this call, the scope frees
-        // only storages that belong to it.
+        // The storage joins the scope before it is listed. As soon as it is listed, the scope may
+        // end, and then frees only storages that have joined it.
         storage.join(Some(self.clone()));
         let mut lists = self.lock();
         if lists.open {
@@ -271,8 +271,8 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Returns the scope for new memory of `heap`. If the target has a scope, `own`, and the thread has
-/// an open scope too, returns the scope that began later.
+/// Returns the scope for new memory of `heap`. `own` is the target's scope. If the thread has an
+/// open scope too, returns the later of both scopes.
 pub(crate) fn current(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return own.cloned();

@@ -39,7 +39,7 @@ pub(super) struct Slots<'a> {
     zeroed: bool,
 }
 
-/// Direction of a copy, and the host's memory.
+/// Direction of a copy, with the host memory that it reads or writes.
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Up(&'a [u8]),
@@ -51,7 +51,7 @@ impl<'a> Slots<'a> {
     /// Returns `true` if a copy of `bytes` between host and device is faster through pinned slots.
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
-        // Slots of the pool `none` do not pay: it keeps none, so every copy would pin memory anew.
+        // The pool `none` keeps no freed slots, so every copy would pin new slots, and be slower.
         bytes >= heap.inner().staging.threshold.max(1)
             && storage.kind() == MemoryKind::Device
             && heap.pool() != PoolKind::None
@@ -146,7 +146,8 @@ impl Drop for Slots<'_> {
             let heap = self.heap.inner();
             let _ = heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
         }
-        // With this fence, the next copy waits for this copy, and not for later work of the stream.
+        // Records a fence now, so that the next copy through these slots waits only for this copy,
+        // and not for later work of the stream.
         self.heap.fence(MemoryKind::Pinned);
     }
 }
@@ -201,7 +202,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes the device copy a piece through an unused slot.
+    /// Enqueues the copy of piece number `nth` through `slot`. The slot is not in use.
     fn begin(&self, slot: &mut Slot, nth: usize) -> Result<(), Error> {
         let (start, length) = self.place(nth);
         let device = self.device + start as u64;
@@ -260,8 +261,8 @@ impl Copy<'_> {
 }
 
 /// Requests huge pages for host memory that is about to be written for the first time. A download
-/// to 4 KiB pages spends most of its time on page faults. Huge pages raised eight threads from 7 to
-/// 17 GB/s on an H200's host.
+/// to 4 KiB pages spends most of its time on page faults. With huge pages, eight threads copied 17
+/// GB/s instead of 7 on an H200's host.
 fn ask_for_large_pages(to: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {

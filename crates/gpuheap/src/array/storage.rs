@@ -1,4 +1,4 @@
-//! Storages hold the memory of arrays. Handles and views share a storage. It is freed once.
+//! Storages hold the memory of arrays. An array's handles and views share one storage.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -50,7 +50,7 @@ struct State {
     /// Stream of the last use, if it is not `home`. The stream may belong to another device that
     /// can access this memory.
     last: Option<Stream>,
-    /// `true` if the memory was used after its batch was uploaded. Every use sets this flag, and
+    /// `true` if the memory was used since its batch was uploaded. Every use sets this flag, and
     /// the end of the upload clears it.
     used_since_upload: bool,
     /// Number of borrows of the memory by the host.
@@ -73,7 +73,7 @@ pub(crate) enum Memory {
     /// Foreign memory. The owner is called when the memory is freed.
     Foreign { address: u64, owner: Option<Owner> },
     /// The memory was freed, but handles to it exist. If the host still borrows the memory, `rest`
-    /// is given back when the last borrow ends.
+    /// holds it until the last borrow ends, and is then given back.
     Freed { how: Freed, rest: Option<Box<Memory>> },
 }
 
@@ -93,7 +93,7 @@ pub(super) enum Place {
 /// kernels with wide loads rely on it.
 pub(crate) const STAGED_ALIGN: u64 = 256;
 
-/// Remaining work for memory that was marked as freed.
+/// Work that remains after [`take`](Storage::take) has marked a storage as freed.
 enum Taken {
     /// The memory is to be given back.
     Memory(Memory, Ending),
@@ -243,7 +243,8 @@ impl Storage {
             state.memory = memory;
             return;
         }
-        // Meanwhile, the end of the scope has freed this array, so `memory` is given back.
+        // The scope ended while the memory was being allocated, and has freed this array. So
+        // `memory` is given back now.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);
@@ -296,8 +297,9 @@ impl Storage {
     }
 
     /// Calls `work` to enqueue work that reads `source` and writes this storage. The work runs on a
-    /// stream of this storage's own device: the stream of the last use, or `home` after a wait for
-    /// that stream. The source's stream is then ordered after the work.
+    /// stream of this storage's own device. That is the stream of the last use or, if it is of
+    /// another device, `home`, after `home` has waited for it. The source's stream is then ordered
+    /// after the work.
     pub(crate) fn use_with<R>(
         &self,
         source: &Storage,
@@ -320,8 +322,8 @@ impl Storage {
         }
         let (to, from) = (mine.address()?, theirs.address()?);
         (mine.used_since_upload, theirs.used_since_upload) = (true, true);
-        // The work runs on this storage's own device: a peer device that used this storage last may
-        // have no access to `source`.
+        // Takes a stream of this storage's own device. The stream of the last use may belong to a
+        // peer device, without access to `source`.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
@@ -337,8 +339,8 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The copy's stream is of another device, so the source keeps its own last stream. That
-        // stream waits for the copy.
+        // The copy's stream is of another device, so it does not become the source's last stream.
+        // Instead, the source's last stream waits for the copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // The source's free has to be ordered after the copy, so the copy's stream becomes the
@@ -374,8 +376,8 @@ impl Storage {
             state.address()?;
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
-        // The work runs on this storage's own device: a peer device that used this storage last may
-        // have no access to the other storages.
+        // Takes a stream of this storage's own device. The stream of the last use may belong to a
+        // peer device, without access to the other storages.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -416,8 +418,8 @@ impl Storage {
         let _ = self.give_back(*rest, ending);
     }
 
-    /// Frees the memory now, in the order of its last use. Later uses are errors that name `how`.
-    /// Returns `true` if this call freed it.
+    /// Frees the memory, ordered after its last use. Later uses of the array return an error that
+    /// names `how` it was freed. Returns `true` if this call freed the memory.
     pub(crate) fn free_early(&self, how: Freed) -> Result<bool, Error> {
         self.check_alive()?;
         match self.take(how) {
@@ -443,8 +445,9 @@ impl Storage {
     }
 
     /// Marks the storage as freed and returns the memory to give back. Afterwards no work on the
-    /// memory can be enqueued. The caller gives the memory back after it has released the lock,
-    /// because the owner of wrapped memory may use the array's handles.
+    /// memory can be enqueued. The caller gives the memory back without the storage's lock. Wrapped
+    /// memory is given back by its owner, a callback that may use the array's handles and so take
+    /// the lock.
     fn take(&self, how: Freed) -> Taken {
         let mut state = self.lock();
         if matches!(state.memory, Memory::Freed { .. }) {
@@ -498,11 +501,11 @@ impl Storage {
             }
             Memory::Staged => Ok(()),
             Memory::Foreign { address, owner: Some(mut owner) } => {
-                // Memory that a reset freed is not freed again.
+                // After a reset of the device, the memory is gone, so the owner is not called.
                 self.check_alive()?;
                 let stream = self.last_stream(ending.last)?;
-                // The owner may call the driver, so makes the context current. An error is ignored,
-                // because other owners do not need the context.
+                // The device's context is made current, because the owner may call the driver. An
+                // error is ignored, because an owner without driver calls needs no context.
                 let _current = self.context().enter();
                 let end = move || owner.take().map_or((), |owner| owner(address, &stream));
                 program::run(end).map_err(owner_panicked)
@@ -569,9 +572,9 @@ impl Storage {
     }
 
     /// Makes `stream` wait for the last use of the storage, and records `stream` as the stream of
-    /// the last use. A check of access between devices visits heaps, and `visited` keeps these
-    /// heaps alive. The caller drops `visited` only after it has unlocked all storages: the drop
-    /// may end a heap, and that end drops callbacks of the program.
+    /// the last use. If `stream` is of another device, a check of its access adds heaps to
+    /// `visited`. The caller drops `visited` only after it has unlocked all storages. The drop may
+    /// end a heap, and so call destructors of the program that use the storages.
     fn hand_over(
         &self,
         state: &mut State,
@@ -612,9 +615,9 @@ impl Storage {
         if self.kind.is_host_accessible() {
             return Ok(user.shares_driver(owner));
         }
-        // Peer access to a stream-ordered pool is set for the whole pool. After the call that sets
-        // it, writes by a peer were lost (driver 590, NVIDIA bug 6098762). Wrapped memory may
-        // belong to such a pool.
+        // The driver gives a peer access to a stream-ordered pool as a whole. After that call,
+        // writes by the peer were lost (driver 590, NVIDIA bug 6098762). So a peer may use neither
+        // memory of a `driver` heap nor wrapped memory. Wrapped memory may belong to such a pool.
         let may_be_pooled = self.heap.pool() == PoolKind::Driver
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner, visited)?)
@@ -693,13 +696,13 @@ impl State {
 impl Drop for Storage {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // In the common case, the memory was used on one stream, and has no advice.
+        // In the common case, the memory was used on one stream, and no memory advice was given.
         if let Memory::Lease(lease) = state.memory
             && state.last.is_none()
             && state.advice.is_empty()
         {
-            // The program may have retired a foreign stream through another object for the same
-            // stream. `free` checks this, so the stream is passed to it.
+            // The program may have retired a foreign stream through another `Stream` object. `free`
+            // checks that if it receives the stream.
             let home = self.home.is_foreign().then_some(&self.home);
             // A destructor cannot return the error, so the heap counts the failure. In a forked
             // child, `free` does nothing.

@@ -98,15 +98,15 @@ impl Target {
         Target { kind, ..self.clone() }
     }
 
-    /// Sets whether freed arrays of the target, including their rounding, are filled with zeros
-    /// before their memory is reused. If the heap fills all freed memory, the setting has no
-    /// effect.
+    /// Sets whether freed arrays of the target are filled with zeros before their memory is reused.
+    /// The bytes by which their sizes were rounded up are filled too. If the heap fills all freed
+    /// memory, the setting has no effect.
     pub fn zero_on_free(&self, zero: bool) -> Target {
         Target { zero_on_free: zero, ..self.clone() }
     }
 
-    /// Sets whether memory of the target's arrays, including their rounding, is filled with zeros
-    /// when it is allocated.
+    /// Sets whether memory of the target's arrays is filled with zeros when it is allocated. The
+    /// bytes by which their sizes are rounded up are filled too.
     pub fn zero_on_alloc(&self, zero: bool) -> Target {
         Target { zero_on_alloc: zero, ..self.clone() }
     }

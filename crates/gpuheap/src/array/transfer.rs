@@ -239,7 +239,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     continue;
                 }
                 // Waits for the stream before the copy. Otherwise the driver waits during the copy,
-                // and meanwhile blocks enqueues of all other threads. Threads could then upload no
+                // and no other thread can enqueue work meanwhile. Threads could then upload no
                 // batches ahead (H200, driver 580: `prefetch_on` saved no time).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
@@ -263,11 +263,12 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             false => Vec::new(),
         };
         read?;
-        // SAFETY: the copies wrote all elements, or elements have no size; bits may be any bytes.
+        // SAFETY: the copies wrote all elements, or elements have no size. Any bytes are valid
+        // `T::Bits`.
         unsafe { bits.set_len(count) };
         check_bits::<T>(&bits)?;
         let mut bits = ManuallyDrop::new(bits);
-        // SAFETY: bits have the size and alignment of their elements, and all are valid.
+        // SAFETY: the values have the size and alignment of `T`, and `check_bits` found them valid.
         Ok(unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast(), count, bits.capacity()) })
     }
 }
@@ -292,7 +293,8 @@ pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error
     Ok(is_known(bytes, stream.context()))
 }
 
-/// Returns `true` if the driver knows the host's memory, so that copies of it need no staging.
+/// Returns `true` if the driver knows `bytes` as page-locked memory. Copies from or to such memory
+/// need no staging.
 fn is_page_locked(bytes: &[u8], context: &Context) -> bool {
     context.enter().is_ok_and(|_current| is_known(bytes, context))
 }

@@ -38,9 +38,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         }
     }
 
-    /// Returns a view of a range of the leading axis, such as `2..5`, borrowed for reading. The
-    /// other axes stay whole, because elements lie without gaps. [`index`](ArrayBase::index) gives
-    /// a single row; [`copy_slice`](ArrayBase::copy_slice) copies a column.
+    /// Returns a view of a range of the leading axis, such as `2..5`, borrowed for reading. A view
+    /// has no gaps, so the other axes stay whole. [`index`](ArrayBase::index) gives a single row;
+    /// [`copy_slice`](ArrayBase::copy_slice) copies a column.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -233,7 +233,7 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     /// # Ok(()) }
     /// ```
     pub fn view_mut_shared(&self) -> DeviceViewMut<'_, T, D> {
-        // Sound, because only `DeviceArray` gives host references to the elements, and a shared
+        // This is sound: only `DeviceArray` gives host references to the elements, and a shared
         // handle never becomes a `DeviceArray` again.
         ArrayBase {
             offset: self.offset,
@@ -276,7 +276,7 @@ fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), Stri
 
 /// Returns an error if memory at `place` and `offset` is not aligned to `align`.
 fn check_alignment(place: Place, offset: u64, align: u64) -> Result<(), String> {
-    // A staged array gets its memory when the call of `adapt` ends, at a multiple of `ALIGN`.
+    // A staged array gets its memory when the call of `adapt` ends, at a multiple of `ALIGN` only.
     if matches!(place, Place::Staged) && align > ALIGN {
         return Err(format!(
             "its elements would lie at multiples of {align} bytes, and its memory will begin at \

@@ -1,4 +1,4 @@
-//! Uploads batches on the program's own thread, at their turn or ahead of it.
+//! Uploads batches on the program's own thread, when the program requests them or earlier.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use crate::stream::Stream;
 /// Rows of a batch, with the uploaded batch or the error of its upload.
 pub(super) type Uploaded<V> = (Range<usize>, Result<Batch<V>, Error>);
 
-/// Uploader of [`Batches`](crate::Batches): [`Ahead`] on the program's own thread, or the uploader
-/// on a second thread.
+/// Uploader of [`Batches`](crate::Batches). [`Ahead`] runs on the program's own thread. The other
+/// uploader runs on a second thread.
 pub trait Uploads {
     /// The batch on the device.
     type Batch;
 
-    /// Prepares the end of the current batch's turn, when the batch's memory is freed. `is_current`
-    /// is `true` if a batch is current.
+    /// Prepares for the end of the current batch, just before the batch's memory is freed.
+    /// `is_current` is `false` if the program has no batch, as before the first one.
     #[doc(hidden)]
     fn prepare(&mut self, request: &Request, is_current: bool) -> Result<(), Error>;
 
@@ -27,7 +27,7 @@ pub trait Uploads {
     #[doc(hidden)]
     fn take(&mut self, request: &Request) -> Option<Uploaded<Self::Batch>>;
 
-    /// Returns `true` if batches are uploaded ahead of their turn.
+    /// Returns `true` if batches are uploaded before the program requests them.
     #[doc(hidden)]
     fn is_ahead(&self) -> bool;
 
@@ -35,7 +35,8 @@ pub trait Uploads {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Uploader that runs within [`next`](Iterator::next), at a batch's turn or ahead of it.
+/// Uploader that runs within [`next`](Iterator::next). Uploads the batch that `next` returns or,
+/// ahead of the requests, later batches.
 pub struct Ahead<S: Source> {
     pub(super) source: S,
     pub(super) ready: VecDeque<Uploaded<S::Batch>>,
@@ -53,14 +54,14 @@ impl<S: Source> Ahead<S> {
     /// Uploads batches ahead, while the device works on the current batch.
     fn fill(&mut self, request: &Request) {
         while self.ready.len() < self.most {
-            // Without a second stream, each batch is uploaded at its turn.
+            // Without a second stream, each batch is uploaded when the program requests it.
             let Ok(side) = self.side(request) else { return self.most = self.ready.len() };
             let Some(piece) = self.source.next_piece() else { return };
             let rows = self.source.rows(&piece);
             let uploaded = upload(&self.source, &piece, request, Some(&side));
             if ran_out(&uploaded) {
-                // The upload is not tried again before the batch's turn, because a failing upload
-                // at every turn would cost the time that prefetching saves.
+                // The batch is not uploaded again before the program requests it. If each step had
+                // a failing upload, it would cost the time that prefetching saves.
                 self.most = self.ready.len();
                 return self.source.put_back(piece);
             }

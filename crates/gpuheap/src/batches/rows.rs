@@ -118,7 +118,7 @@ impl<T: Element, D: Dimension> Source for Rows<'_, T, D> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = self.total - self.begun;
-        // If the size is halved again, there may be as many batches as rows.
+        // The size of a batch may be halved down to one row, so each row left may become a batch.
         (usize::from(left > 0), Some(left))
     }
 }

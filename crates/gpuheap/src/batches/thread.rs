@@ -108,7 +108,7 @@ impl<S: Source> Uploads for Feeder<'_, S> {
     type Batch = S::Batch;
 
     /// Returns an error in a forked child. The uploading thread does not exist in the child, and
-    /// may have held the desk's lock at the fork.
+    /// may have held the lock that both threads share at the fork.
     fn prepare(&mut self, _: &Request, _: bool) -> Result<(), Error> {
         if self.is_over || !self.heap.is_forked() {
             return Ok(());

@@ -57,9 +57,9 @@ impl Request {
         let side = match side {
             Some(side) => {
                 let members = turn.scope.state().members();
-                // Marks the upload as ended before recording the event at its end. If another
-                // thread uses an array in between, the array's storage notes the use as later than
-                // the upload. A use before the mark is enqueued before the event.
+                // Marks the upload as ended, and records the event afterwards. If another thread
+                // uses an array after the mark, the array's storage notes that use as later than
+                // the upload. The event covers uses before the mark.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }
@@ -68,18 +68,19 @@ impl Request {
         Ok(Batch { value, turn, side })
     }
 
-    /// Prepares the next upload on the second stream, after the memory of a batch was freed. The
-    /// upload waits for the work on that memory, but not for the work on the next batch.
+    /// Records a fence after the memory of a batch was freed, so that the next upload on the second
+    /// stream can reuse the memory. The upload then waits for the work on the freed batch, but not
+    /// for the work on the batch that follows.
     pub(super) fn turn_ended(&self) {
         self.target.heap().fence(self.target.memory_kind());
     }
 }
 
 impl<V> Batch<V> {
-    /// Begins the batch's turn, in which the program has it: moves the batch to the target's
-    /// stream. The stream waits for the batch's upload and for later uses of its arrays, but not
-    /// for uploads of later batches. The host does not wait. If `is_held`, the memory stays until
-    /// the turn's end, even if the program drops the batch.
+    /// Hands the batch to the program, and moves the batch to the target's stream. The stream waits
+    /// for the batch's upload and for later uses of its arrays, but not for uploads of later
+    /// batches. The host does not wait. If `is_held`, the memory stays until the turn's end, even
+    /// if the program drops the batch.
     pub(super) fn begin(self, request: &Request, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;

@@ -63,23 +63,24 @@ struct CapturedGraph {
     /// The driver's id of the capture.
     capture: u64,
     moments: Arc<Moments>,
-    /// Progress of the frees in the capture. The end of the graph completes these frees.
+    /// Moment before which all frees in the capture are completed. The end of the graph sets it.
     completed: Completed,
     /// `true` once the capture is known to have ended: all of the graph is captured.
     is_captured: AtomicBool,
     /// `true` if work after the capture may use memory that was freed in the capture. That work may
-    /// outlast the graph, so the end of the graph then completes no free.
+    /// still run when the graph has ended, so the graph's end does not complete the frees.
     is_doubtful: AtomicBool,
     /// `true` once the graph, its executable graphs and their launches have ended.
     has_ended: AtomicBool,
 }
 
-/// Says if a stream is part of the capture in which a heap first saw the stream.
+/// Relation of a stream to the capture in which a heap first saw the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Membership {
     Member,
     Ended,
-    /// The stream may be part of this capture, or of a later capture that is broken.
+    /// The driver does not return the id of the stream's capture, because the capture was
+    /// invalidated. The stream may be part of this capture or of a later one.
     Unknown,
 }
 
@@ -87,7 +88,7 @@ pub(crate) enum Membership {
 enum CaptureState {
     None,
     Active(u64, CUgraph),
-    /// The capture was invalidated, and its id is no longer returned.
+    /// The capture was invalidated, so the driver no longer returns the id of the capture.
     Invalidated,
     /// The stream is the legacy default stream, and would have to wait for a stream that captures.
     Implicit,
@@ -218,7 +219,7 @@ impl CaptureStream {
         !self.has_ended() && !self.graph.is_captured.load(Ordering::Acquire)
     }
 
-    /// Returns a moment (see [`Moments`]). Frees in the capture at earlier moments are completed.
+    /// Returns the moment (see [`Moments`]) before which all frees in the capture are completed.
     pub(crate) fn completed(&self) -> u64 {
         self.graph.moments.completed_by_itself(&self.graph.completed)
     }
@@ -228,13 +229,13 @@ impl CaptureStream {
         self.live.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the free of a block of the stream.
+    /// Records that a block of the stream was freed.
     pub(crate) fn note_freed(&self) {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes the heap wait for the whole device, after the end of the graph, before it reuses
-    /// memory that was freed in the capture.
+    /// Records that the end of the graph does not complete the frees in the capture. The heap then
+    /// waits for the whole device, after that end, before it reuses the freed memory.
     pub(crate) fn doubt(&self) {
         self.graph.is_doubtful.store(true, Ordering::SeqCst);
     }
@@ -286,7 +287,7 @@ impl CapturedGraph {
             driver.cuUserObjectCreate(&mut object, data, Some(note_end), 1, flags)
         };
         if let Err(error) = check("cuUserObjectCreate", created) {
-            // SAFETY: the driver made no object, so `note_end` will not drop this reference.
+            // SAFETY: the driver made no user object, so `note_end` never drops this reference.
             drop(unsafe { Arc::from_raw(data) });
             return Err(error);
         }
@@ -305,11 +306,11 @@ impl CapturedGraph {
 /// Records that a graph has ended. The driver calls this function on any thread, once for each user
 /// object. The function makes no driver call and takes no lock.
 unsafe extern "C" fn note_end(data: *mut c_void) {
-    // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
+    // SAFETY: `follow` passed this strong reference, and the driver passes it to one call only.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // Reads the flag after `begin`. If another thread calls `doubt` after this load, that thread's
-    // frees belong to a later moment, and are not completed here.
+    // Reads the flag after `begin`. If another thread calls `doubt` after this load, the frees of
+    // that thread have later moments than `moment`, so `complete` below does not cover them.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

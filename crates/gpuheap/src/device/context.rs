@@ -58,9 +58,9 @@ pub(crate) struct Context {
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
-    /// A reset locks this for writing. A request on another device that reclaims this device's
-    /// memory locks it for reading. Threads that use the device do not take this lock, because no
-    /// thread may use the device during a reset.
+    /// Lock that keeps a reset apart from other devices' requests that reclaim this device's
+    /// memory. The reset takes the write lock, and such a request takes the read lock. Threads that
+    /// use the device take neither, because no thread may use the device during a reset.
     resets: RwLock<()>,
     /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
@@ -71,7 +71,7 @@ pub(crate) struct Context {
     pub(crate) holders: Holders,
     /// Streams that were first seen while they captured a graph.
     pub(crate) captures: Captures,
-    /// Turn that one request at a time takes to reclaim memory from other heaps, as its last step.
+    /// Lock that lets one request at a time reclaim memory from other heaps, as its last step.
     pub(crate) turn: ReclaimTurn,
     /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
@@ -111,8 +111,8 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         let DeviceOrigin { emulator, fallback } = origin;
-        // The emulator's number is queried here, because the query takes the emulator's lock. A
-        // forked child must not take that lock, but displays the device's name with the number.
+        // Queries the emulator's number now, as a part of the device's displayed name. The query
+        // takes the emulator's lock, and a forked child that displays the name must not take it.
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -297,8 +297,8 @@ impl Context {
         Aside::enter(self)
     }
 
-    /// Enters as [`enter_aside`](Context::enter_aside) does. The guard can be stored on this
-    /// thread.
+    /// Enters as [`enter_aside`](Context::enter_aside) does. The guard owns a reference to the
+    /// context, so this thread can store the guard.
     pub(crate) fn stay_aside(self: &Arc<Self>) -> Result<Aside<Arc<Context>>, ContextError> {
         Aside::enter(self.clone())
     }
@@ -361,8 +361,8 @@ impl Context {
     /// Gives another device access to the virtual memory of this device's heaps, mapping by
     /// mapping. Adds these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // Adds `reader` to `readers` first, so that it also gets access to mappings made from now
-        // on. If the device `reader` was reset, it is in the list already.
+        // Adds `reader` to `readers` before it opens the existing mappings, so that `reader` also
+        // gets access to mappings made meanwhile. A device that was reset is in the list already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -528,7 +528,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
         // SAFETY: the driver swaps the local `mode` with the mode of this thread.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // If the exchange fails, the guard still works, but calls during a capture may fail.
+        // If the mode cannot be exchanged, the context is entered, but calls in a capture may fail.
         Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }

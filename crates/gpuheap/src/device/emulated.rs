@@ -27,7 +27,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// A failure that the options request.
+    /// The options make a driver call fail.
     pub fn emulated_with(options: Options) -> Result<Device, Error> {
         Device::from_emulator(&start(options)?, 0, EMULATED, None)
     }
@@ -37,7 +37,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// A failure that the options request.
+    /// The options make a driver call fail.
     pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
         let emulator = start(options)?;
         let count = info::count(&*emulator)?;
@@ -51,8 +51,8 @@ impl Device {
         self.context.emulator()
     }
 
-    /// Makes a device named `name` with a profile. If the device replaces a GPU, `fallback` is the
-    /// reason.
+    /// Makes an emulated device named `name` with a profile. If the device is used because no GPU
+    /// can be, `fallback` has the reason.
     pub(super) fn from_profile(
         name: &str,
         profile: Profile,

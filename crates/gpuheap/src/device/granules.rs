@@ -45,7 +45,7 @@ impl Granules {
         self.lock().heaps.get(&granule).is_some_and(|heaps| *heaps > 1)
     }
 
-    /// Returns by how many granules the sum over all heaps exceeds the device's count.
+    /// Returns the sum of all heaps' granules, minus the granules that the device counts.
     pub(crate) fn counted_again(&self) -> u64 {
         self.lock().again
     }

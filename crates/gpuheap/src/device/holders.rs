@@ -10,8 +10,8 @@ use gpuheap_pool::SourceResult;
 
 /// A heap that holds memory of a context.
 pub(crate) trait Holder: Any + Send + Sync {
-    /// Gives back memory that a reset does not free. A stream-ordered pool outlives the context
-    /// with all its allocations (the emulator reports it as in use). Pinned memory has to be
+    /// Gives back memory that a reset does not free. A stream-ordered pool and all allocations from
+    /// the pool outlive the context (the emulator reports them as in use). Pinned memory has to be
     /// unmapped by its owner. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
@@ -21,7 +21,7 @@ pub(crate) trait Holder: Any + Send + Sync {
     /// Gives another device access to the mapped virtual memory.
     fn open_to(&self, reader: CUdevice) -> SourceResult;
 
-    /// Returns `true` if a stream is or may be capturing a graph.
+    /// Returns `true` if any stream of the heap is capturing a graph, or if the query fails.
     fn is_any_capturing(&self) -> bool;
 }
 
@@ -32,7 +32,7 @@ pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 #[derive(Default)]
 pub(crate) struct Holders(Mutex<Vec<RegisteredHolder>>);
 
-/// A heap, and a lock that a thread takes for reading while it [visits](Holders::visit) the heap.
+/// A heap and a lock. A thread that [visits](Holders::visit) the heap read-locks it meanwhile.
 #[derive(Clone)]
 struct RegisteredHolder {
     holder: Weak<dyn Holder>,
@@ -54,23 +54,22 @@ impl Drop for Visiting {
     }
 }
 
-/// Returns `true` if this thread is visiting heaps: a request on this thread keeps other heaps
-/// alive for a moment.
+/// Returns `true` while this thread visits heaps. A visit keeps other heaps alive for a moment.
 pub(crate) fn is_visiting() -> bool {
     VISITING.get()
 }
 
 impl Holders {
-    /// Registers `holder` for as long as it lives. A [visit](Holders::visit) keeps it alive, and
-    /// holds `visits` for reading. To wait until no visit keeps it, lock `visits` for writing.
+    /// Registers `holder` for as long as it lives. A [visit](Holders::visit) keeps the holder
+    /// alive, and takes the read lock of `visits`. To wait for all visits, take the write lock.
     pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.holder.strong_count() > 0);
         known.push(RegisteredHolder { holder, visits });
     }
 
-    /// Returns the live holders. The caller drops them with no lock held. Holders are not clones of
-    /// heaps: the drop of a heap's last clone is logged, and the drop of a holder must not be.
+    /// Returns the live holders. The caller drops them with no lock held. Unlike the drop of a
+    /// heap's last clone, the drop of a holder must not write a log line.
     pub(crate) fn all(&self) -> Visited {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|known| known.holder.upgrade()).collect()

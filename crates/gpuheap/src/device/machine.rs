@@ -1,4 +1,4 @@
-//! The machine's own driver, one for each process, and the contexts opened through it.
+//! The driver of the machine's GPUs, opened once in a process, and the contexts made with it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ struct Machine {
     contexts: Vec<Weak<Context>>,
 }
 
-/// Returns the primary context of a real device. If it is retained already, returns that context.
+/// Returns the primary context of a real device. Retains it unless a [`Context`] of it exists.
 pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     let mut machine = open()?;
     let driver = machine.driver()?;
@@ -41,9 +41,9 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
 /// two, and WSL2 makes the last.
 const GPU_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
 
-/// Opens the driver. On a machine without a GPU, returns a text that lists the places searched. It
-/// is an error if the driver of a present GPU does not start, or if the library is not a driver or
-/// is too old.
+/// Opens the driver. On a machine without a GPU, the inner result is a text that lists the places
+/// searched. The outer result is an error if a present GPU's driver does not start. It is also an
+/// error if the library is not a driver or is too old.
 pub(super) fn driver_if_any() -> Result<Result<Arc<LibCuda>, String>, Error> {
     let error = match open()?.start() {
         Ok(driver) => return Ok(Ok(driver)),
@@ -87,7 +87,7 @@ impl Machine {
         match LibCuda::open() {
             Ok(driver) => Ok(self.driver.insert(Arc::new(driver)).clone()),
             Err(error) => {
-                // Nothing was opened, so a child can open the driver itself.
+                // The driver was not opened, so a child that is forked later can open it.
                 OPENED.store(0, Ordering::Relaxed);
                 Err(error)
             }

@@ -1,12 +1,12 @@
-//! Makes requests reclaim memory from other heaps one at a time, in their last reclaim step.
+//! Makes requests take turns in their last reclaim step, the reclaim of memory from other heaps.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest time that a request waits for its turn to reclaim from other heaps. The request whose
-/// turn it is may wait until streams of other heaps have reached their frees. A stream that waits
-/// for the requesting thread itself never reaches its frees. After this time, requests continue
-/// without a turn.
+/// turn it is may wait until streams of other heaps have reached their frees. If such a stream
+/// waits for a thread that waits for its turn, neither wait ends by itself. So after this time,
+/// requests continue without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
 /// The turn of a request to reclaim memory from other heaps of a device, in the last reclaim step.

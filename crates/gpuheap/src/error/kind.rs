@@ -65,7 +65,8 @@ kinds! {
         NotTracked,
         /// The device, its driver or its platform does not support the operation.
         Unsupported,
-        /// A stream that memory cannot be ordered on, or that cannot be waited for.
+        /// A stream that cannot be used to order allocations and frees, or that cannot be waited
+        /// for.
         StreamUnusable,
         /// A stream is capturing a graph, and the call would break the capture.
         Capturing,

@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     /// The machine's driver cannot be opened.
     Open(OpenError),
     Driver(DriverError),
-    /// Name of gpuheap's kernel that could not be loaded or launched, and the driver's error.
+    /// One of gpuheap's kernels could not be loaded or launched: its name, and the driver's error.
     #[cfg_attr(
         not(feature = "arithmetic"),
         expect(dead_code, reason = "arithmetic has the kernels")
@@ -57,7 +57,7 @@ pub(crate) enum Freed {
     Early(Caller),
     /// Freed at the end of the scope that began at this line.
     Scope(Caller),
-    /// Freed at the end of its step in an iteration over batches. This line began the iteration.
+    /// Freed at the end of its step in an iteration over batches. The iteration began at this line.
     Batch(Caller),
 }
 

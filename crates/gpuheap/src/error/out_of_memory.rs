@@ -69,9 +69,9 @@ pub struct OutOfMemory {
     pub cached_on_other_streams: u64,
     /// Bytes that this heap took from the driver, with the driver's own rounding if it is known.
     pub reserved: u64,
-    /// Bytes that other heaps of this process took on the device. For unified memory, the device
-    /// memory of this heap counts too, because `reserved` does not contain it. For pinned memory,
-    /// the bytes are the pinned memory of other heaps.
+    /// Bytes that other heaps of this process took on the device. For a request of unified memory,
+    /// this figure includes the device memory of this heap, because `reserved` leaves it out. For
+    /// pinned memory, it is the pinned memory of other heaps.
     pub other_heaps: u64,
     /// Bytes of `other_heaps` that are cached, including pending bytes. The other bytes are live.
     pub other_heaps_cached: u64,
@@ -276,7 +276,8 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns `true` if a heap with a higher limit might take larger segments for the live blocks.
+    /// Returns `true` if a higher limit might make the heap take larger segments for the same live
+    /// blocks. The limit then has to rise by more than the missing bytes.
     fn may_take_larger_segments(&self) -> bool {
         self.pool != PoolKind::None && self.live_blocks > 0
     }
@@ -289,8 +290,8 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns the text on the memory to free in this heap; `None` if its live memory is too
-    /// little.
+    /// Returns the advice to free memory of this heap; `None` if freeing its live memory would not
+    /// be enough.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;
@@ -322,7 +323,8 @@ impl OutOfMemory {
     fn remedy_of_refusal(&self) -> String {
         const UNKNOWN: &str = "the largest request that would succeed is not known";
         match self.kind {
-            // Measured: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
+            // Most memory that could be pinned: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a
+            // host of 63 GiB.
             _ if self.is_on_host() && self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, \
                 however much the host has; pin a few buffers and use them again, or use pageable \
                 memory"
@@ -468,8 +470,8 @@ impl OutOfMemory {
         format!("{} pool: {}", self.pool, parts.join(", "))
     }
 
-    /// Returns the size of the largest cached piece, and the size of the largest block that could
-    /// be made of pieces.
+    /// Returns a text with the size of the largest cached piece. If pieces can be mapped together
+    /// to a larger block, the text also has the size of that block.
     fn largest_text(&self) -> String {
         let largest = Bytes(self.largest_cached_block);
         match self.largest_stitchable {

@@ -15,9 +15,9 @@ pub enum ReclaimStep {
     Cache,
     /// Returns all cached memory to the driver.
     WholeCache,
-    /// Makes other heaps of this process return as much cached memory as is needed. These are the
-    /// heaps on the device. If a total limit is reached, they are the heaps under that limit. They
-    /// return unused memory first, then memory that needs a wait for its streams.
+    /// Makes other heaps of this process return as much cached memory as is needed. If a total
+    /// limit is reached, these are the other heaps under that limit, else the other heaps on the
+    /// device. They return unused memory first, then memory that needs a wait for its streams.
     OtherHeaps,
     /// Makes the heaps of [`OtherHeaps`](ReclaimStep::OtherHeaps) return all their cached memory.
     WholeOtherHeaps,

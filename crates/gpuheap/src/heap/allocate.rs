@@ -44,7 +44,7 @@ impl HeapInner {
     }
 
     /// Allocates from this thread's cache alone. `None` if the cache has no block, or if the heap
-    /// fills or tracks its memory.
+    /// zeroes, checks or tracks its blocks.
     #[inline(always)]
     pub(crate) fn allocate_cached(
         &self,
@@ -197,7 +197,7 @@ impl Store {
     }
 }
 
-/// Counts a block just allocated on `stream` in the capture in which the stream was first seen.
+/// Counts a block that was just allocated on `stream`, if the heap first saw `stream` in a capture.
 #[inline]
 fn note_in_capture(stream: &Stream) {
     if let Some(capture) = stream.capture() {
@@ -218,8 +218,8 @@ impl StoreState {
         if spares {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // New memory was refused, so the stream may have to wait after all. Later requests
-                // prefer new memory only after the pool has given back as many bytes as they need.
+                // New memory was refused, so the stream may have to wait after all. A later request
+                // tries new memory first only if the pool has given back as many bytes meanwhile.
                 self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant(bytes, stream);
             }

@@ -33,7 +33,7 @@ pub struct Block {
 /// Way in which a block returns to its heap.
 enum ReturnPath {
     /// The block returns through the thread cache that served it. Only device memory uses this
-    /// path. The heap keeps that cache while the block lives, so threads share no reference count.
+    /// path. The heap keeps that cache while the block lives, so blocks need no reference count.
     Cache(&'static ThreadCache),
     Heap(Arc<HeapInner>, MemoryKind),
 }
@@ -67,7 +67,7 @@ impl Heap {
     /// # Errors
     ///
     /// The errors of [`allocate`](Heap::allocate); the device does not support the kind; the kind
-    /// is registered memory, because that belongs to the program.
+    /// is registered memory (only the program allocates registered memory).
     #[track_caller]
     pub fn allocate_kind(
         &self,
@@ -150,7 +150,7 @@ impl Block {
     ///
     /// # Safety
     ///
-    /// The block is only dropped afterwards.
+    /// After this call, the caller does not use the block, except to drop it.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn free_in_place(&mut self) -> Result<(), Error> {
@@ -180,8 +180,8 @@ impl Block {
     /// graph or the driver fails, the block stays with the heap: its memory is counted as live and
     /// not reused. After any other driver error, the block is still freed or counted as pending.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        // A block's own stream needs no check. A foreign stream with this id may have been retired
-        // and wrapped again.
+        // The block's own stream needs no order. A foreign stream is ordered even if it has the
+        // same id: it may have been retired and wrapped again.
         if stream.id() == self.lease.stream_id && !stream.is_foreign() {
             return self.give_back(None);
         }
@@ -250,7 +250,7 @@ impl Block {
             // This check comes before the cache's lock: in a forked child, a thread of the parent
             // may have held that lock.
             ReturnPath::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
-            // A heap lives as long as its blocks, unless the device was reset.
+            // The heap lives as long as its blocks. So if the heap has ended, the device was reset.
             ReturnPath::Cache(cache) => {
                 let heap: Arc<dyn Any + Send + Sync> = cache.heap().ok_or(Gone::Reset)?;
                 Ok(heap.downcast().map_err(|_| Gone::Reset)?)

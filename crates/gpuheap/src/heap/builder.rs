@@ -173,11 +173,13 @@ setters! {
     /// slack packs memory tighter. More slack saves time if a program does not repeat itself.
     /// `benches/peers/RESULTS.md` has measurements.
     ///
-    /// The default is the larger of two amounts: 0.04 of the peak, and 1/72 of the device's memory
-    /// or of a lower limit. Once three quarters of the device's memory or of that limit are in use,
-    /// the second amount shrinks. It is zero when all of that memory is in use. While it is not
-    /// zero, the pool also takes larger pieces than a request needs. The fraction 0.04 grows up to
-    /// 0.35 for a program that makes the pool map again and again.
+    /// The default slack is the larger of two amounts:
+    ///
+    /// * 0.04 of the peak. For a program that makes the pool map again and again, the fraction
+    ///   grows up to 0.35.
+    /// * 1/72 of the device's memory, or of a lower limit. This amount shrinks once three quarters
+    ///   of that memory are in use, and is zero when all is in use. While the amount is not zero,
+    ///   the pool also takes larger pieces than a request needs.
     ///
     /// A slack set here is fixed, and does not depend on the device. With 0, the pool always maps
     /// free pieces before it grows beyond the peak. A negative value and NaN count as 0, and values
@@ -309,7 +311,7 @@ impl HeapBuilder {
         }
         if let Some(access) = publish {
             let published = heap.inner().publish(access);
-            // If only `GPUHEAP_PUBLISH` requests this, a failure does not stop the program.
+            // Ignores a failure to publish if only the variable `GPUHEAP_PUBLISH` requested it.
             if is_publish_chosen {
                 published?;
             }
@@ -328,7 +330,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.choices.slack {
-            // The bounds are equal to the bounds of `GPUHEAP_SLACK`. NaN becomes zero.
+            // `GPUHEAP_SLACK` has the same bounds. The cast changes NaN to zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;

@@ -20,9 +20,10 @@ use crate::thread_cache::{
 };
 
 /// Threshold, in bytes, for flushing other threads' caches before the pool grows; 1/32 of the
-/// reserved memory, if that is more. The caches are flushed if together they hold more than that,
-/// and the pool has grown by as much since the last flush. Flushing at every growth made sixteen
-/// threads evict one another: 8 million pairs a second instead of 100 million.
+/// reserved memory, if that is more. The caches are flushed if together they hold more than the
+/// threshold, and the pool has grown by the threshold since the last flush. Flushing at every
+/// growth made sixteen threads evict one another's blocks: 8 million allocations with their frees a
+/// second, instead of 100 million.
 const FLUSH_ABOVE: u64 = 32 << 20;
 const FLUSH_SHARE: u64 = 32;
 
@@ -162,8 +163,8 @@ impl StoreState {
 
     pub(super) fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
         let open = self.caches.iter().filter(|cache| !cache.is_closed());
-        // While caches close, no thread may be inside one. Such a thread could put a block into a
-        // closing cache.
+        // If caches close, stops the threads of all caches: a free by any thread could put a block
+        // into a closing cache. Otherwise, stops only the threads of the flushed caches.
         let stopped = open.filter(|cache| closes || which(cache));
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         stopped.iter().for_each(|cache| cache.stop());
@@ -252,9 +253,9 @@ impl StoreState {
 }
 
 /// Detaches all caches from a heap that has no clones, and no blocks that can be freed. After a
-/// reset, invalid blocks may still point at the caches, so these caches are not reused. Returns the
-/// references that kept the heap alive. Drop them without a lock. Call this function with the lock
-/// of the heap's clones held, so that no thread makes a clone meanwhile.
+/// reset, invalid blocks may still point at the caches, so these caches are not reused. Call this
+/// function with the lock of the heap's clones held, so that no thread makes a clone meanwhile.
+/// Returns the references that kept the heap alive. Drop them after the lock is released.
 #[must_use]
 pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();

@@ -14,8 +14,8 @@ pub(crate) struct Fallback {
     why: NoVirtualMemory,
 }
 
-/// Returns the pool for a heap on the device. If that pool is not the requested one, also returns
-/// the reason.
+/// Returns the requested pool if the device supports it. Otherwise, returns the pool to use
+/// instead, and the reason.
 pub(crate) fn available(
     context: &Arc<Context>,
     requested: PoolKind,

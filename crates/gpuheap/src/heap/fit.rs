@@ -30,17 +30,17 @@ pub enum Fit {
         /// needs](crate::HeapBuilder::slack).
         take: u64,
         /// Upper bound of the bytes that the request would take from the driver, on any stream. The
-        /// bound exceeds `take` if the cache could serve the request with memory that another
-        /// stream still uses. A heap that has reserved little takes new memory instead of making a
-        /// stream wait; the [guide](crate::guide::streams) has the threshold. If the `stitched`
-        /// pool maps free pieces into one range, the request may exceed this bound by a few MiB.
+        /// bound exceeds `take` if another stream still uses the cached memory for the request. A
+        /// heap that has reserved little then takes new memory instead of making the stream wait;
+        /// the [guide](crate::guide::streams) has the threshold. If the `stitched` pool maps free
+        /// pieces into one range, the request may exceed this bound by a few MiB.
         at_most: u64,
     },
     /// The driver reports enough memory as free, but may refuse it. The forecast is `Perhaps` in
     /// these cases:
     ///
-    /// * On WSL2, Windows lends memory that it may not have. After the request, less than a fifth
-    ///   of the most memory that the heap could have would be free.
+    /// * On WSL2, the request would leave less than a fifth of the heap's possible memory free.
+    ///   Windows lends memory that it may not have.
     /// * The driver refused an earlier request that would have left at least as much free memory as
     ///   this request, and has not granted such a request since.
     /// * The request needs more memory, and the driver does not report how much is free.
@@ -60,11 +60,10 @@ pub enum Fit {
     #[non_exhaustive]
     No {
         /// Missing bytes. If this many bytes return to the driver, or the limit is raised by this
-        /// many, the request succeeds. The figure is large enough whichever memory returns. It
-        /// leaves out free pieces next to live blocks, because they return to the driver only
-        /// together with those blocks. Only a `stitched` pool may need fewer bytes, because it can
-        /// join two such pieces. The figure may be too low on WSL2, and if the driver does not
-        /// report how much is free.
+        /// many, the request succeeds. Free pieces next to live blocks do not lower the figure,
+        /// because they return to the driver only together with those blocks. A `stitched` pool may
+        /// need fewer bytes, because it can join two such pieces. The figure may be too low on
+        /// WSL2, and if the driver does not report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
@@ -84,8 +83,8 @@ pub enum Fit {
 pub enum InTheWay {
     /// The hard limit, with the bytes by which it is too low.
     Limit(u64),
-    /// The hard limit that a `driver` heap was built with, with the bytes by which it is too low.
-    /// Such a limit cannot be raised: build another heap.
+    /// The hard limit of a `driver` heap, with the bytes by which it is too low. The limit was set
+    /// when the heap was built, and cannot be raised: build another heap.
     BuiltLimit(u64),
     /// The [total limit](crate::TotalLimit), with the bytes by which it is too low.
     TotalLimit(u64),
@@ -94,8 +93,8 @@ pub enum InTheWay {
     /// Bytes of this process's heaps that were freed on streams that are capturing a graph. They
     /// can be waited for once the captures end.
     Captured(u64),
-    /// Bytes that other heaps of this process cannot give back on their own, because they are live
-    /// or in segments that are in use.
+    /// Bytes of other heaps of this process that those heaps cannot give back, because the bytes
+    /// are live or in segments that are in use.
     OtherHeaps(u64),
     /// Bytes of the device held by other libraries of this process, by contexts and by other
     /// processes.
@@ -104,16 +103,16 @@ pub enum InTheWay {
 
 /// Forecast of a request, computed from the figures as if all frees had completed.
 pub(crate) enum Foreseen {
-    /// The request is served, and takes `take` bytes from the driver. Up to `may_stay` bytes of
-    /// free memory stay with the driver, because they share a piece of its memory with memory in
-    /// use.
+    /// The request is served, and takes `take` bytes from the driver. The driver may keep up to
+    /// `may_stay` bytes that the forecast counts as free. They share a piece of the driver's memory
+    /// with memory in use.
     Served { take: u64, figures: Figures, may_stay: u64 },
     /// The request lacks memory even after all cached memory was given back.
     Lacking(Figures, Lack, Captured),
 }
 
-/// Bytes that were freed on capturing streams. `None` if a request would lack memory even after the
-/// end of these captures.
+/// Bytes that were freed on capturing streams, if a request fails only because of these captures.
+/// `None` if the request would fail even after the captures end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Captured(Option<u64>);
 
@@ -203,8 +202,8 @@ impl StoreState {
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
     }
 
-    /// Returns the maximum, over all streams, of the bytes that a request takes from the driver.
-    /// `take` is the minimum over all streams.
+    /// Returns the bytes that a request takes from the driver on the stream on which it takes most.
+    /// `take` is the number of bytes on the stream on which it takes least.
     fn taken_at_most(&mut self, bytes: u64, take: u64, others: OtherHeaps) -> u64 {
         if !self.has_spare(bytes) {
             return take;
@@ -277,7 +276,7 @@ impl StoreState {
         }
         let regained = self.regained(&forecast)?;
         let ordered = self.source.is_stream_ordered();
-        // A `driver` heap's own pool is handled below.
+        // Zero for a `driver` heap: the code below handles the bytes that its own pool may keep.
         let own = if ordered { 0 } else { self.may_stay(&forecast)? };
         let may_stay = own.saturating_add(others.may_stay);
         let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
@@ -309,8 +308,8 @@ impl StoreState {
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // The driver may keep `may_stay` bytes. They do not count as free, so that the missing
-        // bytes are enough even then.
+        // The driver may keep `may_stay` bytes. They do not count as free, so that the number of
+        // missing bytes suffices even if the driver keeps them.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
@@ -323,8 +322,8 @@ impl StoreState {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Returns the first amount that the policy would try to take from the driver and that is
-    /// available. Counts free memory as it is now, plus the bytes that the policy returns first.
+    /// Returns the first of the policy's amounts that the driver could grant. The policy tries the
+    /// amounts in order, and may give back bytes before an attempt. These bytes count as free.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -364,7 +363,7 @@ impl StoreState {
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);
-        // Stuck memory of other heaps is free already, and can return once the captures end.
+        // Leaves out other heaps' stuck memory: it is free, and can return once the captures end.
         let heaps = figures.others.reserved.saturating_sub(figures.others.stuck);
         let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
         let captured = captured.0.map(InTheWay::Captured);
@@ -394,8 +393,8 @@ impl StoreState {
     }
 }
 
-/// Fraction (1/N) of the memory that a heap could have on WSL2. A request that leaves less than
-/// this free is not certain to succeed. The default limit of a heap on WSL2 leaves the same
+/// Fraction (1/N) of the memory that a heap could have on WSL2. The driver may refuse a request
+/// that would leave less than this fraction free. A heap's default limit on WSL2 leaves this
 /// fraction free.
 const LENT_SHARE: u64 = 5;
 

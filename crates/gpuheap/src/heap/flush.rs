@@ -26,8 +26,8 @@ pub struct FlushReport {
     pub device: String,
     /// Result for each kind of memory that the heaps have handed out so far.
     pub kinds: Vec<FlushedKind>,
-    /// Bytes of the device's memory in other heaps of this process. 0 after a flush of the device,
-    /// because all heaps take part in it.
+    /// Bytes of the device's memory in heaps of this process that were not flushed. 0 after a flush
+    /// of the device, because it flushes all heaps.
     pub other_heaps: u64,
     /// Free bytes of `other_heaps`. A flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
@@ -205,8 +205,8 @@ impl Holder for HeapInner {
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // Ignores an error: the reset frees all memory that is left, including live memory. Only
-        // live memory of a driver's pool stays with that pool (H200, driver 580).
+        // Ignores an error, because the reset frees memory that was not given back, and live memory
+        // too. Only live memory of a driver's pool stays with that pool (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
         }
@@ -224,7 +224,7 @@ impl Holder for HeapInner {
                 state.close(|_| true);
                 state.source.after_reset();
             }
-            // Blocks alone may have kept the heap alive, and after a reset they are never freed.
+            // Ends the heap if only blocks keep it alive: after a reset, no free does so.
             self.end_if_over();
         }
     }

@@ -1,5 +1,6 @@
-//! Frees blocks into the thread's cache. If the cache is full, it makes room under the store's
-//! lock, or the pool takes the block. Blocks, arrays and the C interface call [`HeapInner::free`].
+//! Frees blocks into the thread's cache. If the cache is full, the free takes the store's lock. It
+//! then makes room in the cache, or gives the block to the pool. Blocks, arrays and the C interface
+//! call [`HeapInner::free`].
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ impl HeapInner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // A retired stream records no event. If it is the lease's own stream, the heap has an event
-        // after its last work. Otherwise this call waits for the retired stream.
+        // A retired stream cannot record an event. If it is the lease's own stream, the heap has
+        // recorded an event after the stream's last work. Otherwise, waits for the retired stream.
         let stream = match stream {
             Some(stream) if stream.is_retired() => {
                 if stream.id() != lease.stream_id {
@@ -175,9 +176,9 @@ impl Store {
         Ok(freed?)
     }
 
-    /// Orders `stream` and the lease's own stream for a free. Returns `stream` if the lease may
-    /// then be freed there, and `None` if it has to be freed on its own stream. Waits on the host
-    /// only if neither stream can wait for the other.
+    /// Makes `stream` wait for the lease's own stream, or the own stream wait for `stream`. Returns
+    /// `stream` if the lease may then be freed there, and `None` if it has to be freed on its own
+    /// stream. Waits on the host only if neither stream can wait for the other.
     fn order_free<'a>(
         &self,
         lease: &Lease,
@@ -191,8 +192,8 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
-            // `own` and `theirs` are one stream: it has one id within a capture, and another
-            // outside.
+            // A stream has one id within a capture and another outside. So if the handles of `own`
+            // and `theirs` are equal, both are the same stream.
             if current.is_some_and(|own| own.raw() == theirs.raw()) {
                 return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
             }
@@ -206,7 +207,7 @@ impl Store {
             (failed, wait_for(theirs), wait_for(lease.stream))
         };
         // Neither stream could wait for the other: one is capturing a graph, or the driver failed.
-        // The host waits in a mode that CUDA allows even during a capture.
+        // So the host waits, with a capture mode that allows waits during a capture.
         let is_done = |wait: SourceResult<Option<Waiter>>| {
             wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
         };
@@ -240,7 +241,7 @@ impl Store {
             drop(state);
             self.synchronize()?;
             state = self.lock();
-            // A pool that caches nothing has given the memory back before this.
+            // If the driver's pool caches nothing, it gave the memory back in the wait above.
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
@@ -268,7 +269,7 @@ impl StoreState {
     }
 
     /// Fills blocks with zeros, and frees them. `is_idle` is `true` if the device has completed all
-    /// work enqueued before the call. Otherwise blocks whose streams have ended are skipped.
+    /// work enqueued before the call. Otherwise, skips blocks of ended streams: they may be in use.
     pub(super) fn zero_again(&mut self, context: &Context, unzeroed: Vec<Lease>, is_idle: bool) {
         self.merge_counts();
         for lease in unzeroed {
@@ -281,7 +282,8 @@ impl StoreState {
             lease.note_freed(context, None, true);
             self.stats.count_free(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
-            // The handle of a transient stream may be invalid by now.
+            // A transient stream may have ended, so that its handle is invalid. Its block is freed
+            // on the stream for detached frees instead.
             let mut stream = lease.stream;
             if self.order.is_transient(stream) && !self.order.is_of_capture(stream) {
                 stream = self.order.detached_stream();

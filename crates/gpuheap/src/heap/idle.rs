@@ -94,8 +94,8 @@ impl Heap {
             !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
         });
         let Some(shared) = idle else { return };
-        // Drops the heap first, with no lock held: the drop calls the logger, and the logger may
-        // reset the device.
+        // Drops the heap before it takes a lock, because the drop calls the logger, and the logger
+        // may reset the device.
         drop(self);
         // Waits until the idle trim's thread is done with the heap: it drops its reference before
         // it releases `pass`, and cannot get another one.
@@ -137,7 +137,7 @@ fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
                 inner.stores().map(|store| store.reclaim(u64::MAX)).sum();
             (done, since) = (regained.is_ok(), Instant::now());
             let device = inner.context.to_string();
-            // Releases the heap before the log call: the logger may use it, and reset the device.
+            // Drops the heap and the lock before the log call: the logger may reset the device.
             drop(inner);
             drop(pass);
             let regained = Bytes(regained.unwrap_or(0));
@@ -178,7 +178,7 @@ mod tests {
         assert_ne!(taken(), Some(0));
         let (inner, (begun, wait)) = (Arc::downgrade(heap.inner()), channel());
         let shared = heap.inner().idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
-        // Holds the lock and the heap for a moment, like the idle trim's thread.
+        // Holds the lock `pass` and a reference to the heap for a moment, as the idle trim does.
         let busy = thread::spawn(move || {
             let _pass = shared.pass.lock();
             let _held = inner.upgrade();

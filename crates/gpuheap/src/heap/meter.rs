@@ -133,8 +133,8 @@ impl Heap {
     }
 
     /// Begins to measure the use of one kind of memory, like [`meter`](Heap::meter) for device
-    /// memory. If `kind` is registered memory, the meter measures pinned memory instead, and leaves
-    /// out registered memory.
+    /// memory. A heap does not allocate registered memory: for that kind, the meter measures pinned
+    /// memory.
     ///
     /// # Errors
     ///

@@ -133,8 +133,8 @@ pub(crate) struct HeapInner {
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
-    /// Read-locked while another thread keeps the heap alive: its request to another heap reclaims
-    /// this heap's memory, or it answers another process. [`Heap::close`] waits for these threads.
+    /// Read-locked while a thread uses the heap without a clone, to reclaim memory for another
+    /// heap's request or to answer another process. [`Heap::close`] waits for such threads.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
@@ -401,7 +401,7 @@ impl Heap {
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.inner().check_kind(kind)?;
         let store = self.store(kind);
-        // This call comes before the lock is taken, because the call locks the other heaps.
+        // Called before this heap is locked: the call locks other heaps, so threads could deadlock.
         let others = store.others();
         Ok(store.lock().room(others)?)
     }
@@ -517,8 +517,7 @@ impl Heap {
         self.inner().store(kind)
     }
 
-    /// Makes a clone of a heap. If the last clone was dropped and blocks keep the heap alive, makes
-    /// the first new clone.
+    /// Makes a clone of a heap, even if only blocks keep the heap alive.
     pub(crate) fn from_inner(inner: Arc<HeapInner>) -> Heap {
         let mut known = inner.lock_clones();
         if let Some(clones) = known.upgrade() {
@@ -582,8 +581,7 @@ impl HeapInner {
     /// If the heap has neither clones nor blocks, detaches the caches that keep the heap alive.
     #[cold]
     pub(crate) fn end_if_over(&self) {
-        // This lock is held to the end, so that another thread makes a clone of the heap before or
-        // after this call, and not meanwhile.
+        // Holds this lock to the end, so that no other thread makes a clone of the heap meanwhile.
         let clones = self.lock_clones();
         let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);

@@ -13,7 +13,7 @@ impl Lease {
         self.note_on(context, None, event);
     }
 
-    /// Reports that the heap itself is about to use all of the block.
+    /// Reports that the heap is about to fill the whole block, including its rounding, with zeros.
     pub(super) fn note_whole(&self, context: &Context) {
         Lease { bytes: self.block_bytes, ..*self }.note(context, BlockEvent::Resized);
     }

@@ -168,7 +168,7 @@ fn unlock(context: &Context, host: u64) -> Result<(), Error> {
 fn device_pointer(context: &Context, host: u64) -> Result<u64, Error> {
     let _current = context.enter()?;
     let mut device = 0;
-    // SAFETY: `device` outlives the call, and `host` was locked for the device.
+    // SAFETY: `device` outlives the call, and the pages of the memory at `host` are locked.
     let code =
         unsafe { context.driver().cuMemHostGetDevicePointer_v2(&mut device, pointer(host), 0) };
     check("cuMemHostGetDevicePointer_v2", code)?;

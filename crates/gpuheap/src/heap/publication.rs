@@ -185,7 +185,8 @@ impl Member for PublishedHeap {
     fn stop_recording(&self) -> Option<Recorded> {
         let recording = self.recording().take()?;
         let recorded = describe(&recording);
-        // The drop of a recording keeps the heap alive briefly, and `Heap::close` waits for that.
+        // Drops the recording in `with_heap`, because the drop keeps the heap alive for a moment.
+        // `Heap::close` waits for the end of `with_heap`.
         self.with_heap(|_| drop(recording));
         Some(recorded)
     }
@@ -199,7 +200,7 @@ impl Member for PublishedHeap {
                     Err(error) => failure = failure.and(Err(error)),
                 }
             }
-            // Bytes that one store gave back count, even if another store failed.
+            // If one store gave bytes back, returns their number even if another store failed.
             if sum > 0 { Ok(sum) } else { failure.map(|()| 0) }
         });
         flushed.unwrap_or(Ok(0)).map_err(|error: Error| error.to_string())

@@ -241,7 +241,7 @@ impl Store {
     }
 
     /// Waits for pending frees and returns all cached memory to the driver, with the lock held.
-    /// Ignores a failure: if it matters, the next attempt to allocate is short of memory.
+    /// Ignores a failure: if memory is missing because of it, the next attempt to allocate fails.
     fn reclaim_everything(&self, state: &mut StoreState, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| {
             if state.order.needs_device() && !is_capturing {
@@ -378,7 +378,7 @@ pub(crate) struct Figures {
     pub(crate) memory: SourceResult<(u64, u64)>,
     /// Hard limit of the store.
     pub(crate) hard: Option<u64>,
-    /// Most bytes that the store may reserve under the total limit.
+    /// Maximum number of bytes that the store may reserve under the total limit.
     pub(crate) total: Option<u64>,
     pub(crate) others: OtherHeaps,
 }
@@ -388,7 +388,7 @@ pub(crate) struct Figures {
 pub(crate) struct Lack {
     /// Bytes that the request would take from the driver, rounded up as the driver does.
     pub(crate) needed: u64,
-    /// Bytes by which the limits are too low.
+    /// Bytes by which the hard limit and the total limit are too low for the request.
     pub(crate) limit: u64,
     /// Bytes by which the device's free memory is too small. `None` if the driver does not report
     /// free memory, or refuses memory that it reports as free.
@@ -436,7 +436,7 @@ impl StoreState {
         shortage: &Shortage,
         now: &Figures,
     ) -> (Cause, Lack, [u64; 2]) {
-        // The pool's figures do not cover memory that does not go through the pool.
+        // Makes no forecast for a request outside the pool: the pool's figures do not apply to it.
         let foreseen = match shortage {
             Shortage::OutsidePool(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
@@ -444,7 +444,8 @@ impl StoreState {
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
             return (captured.find_cause(bytes, &then, &lack), lack, then.over_limits(&lack));
         }
-        // There is no forecast, or according to it the request fits once all frees have completed.
+        // Either there is no forecast, or the forecast is that the request fits once all frees have
+        // completed. So computes the missing bytes from the figures at the time of the shortage.
         let lack = now.lack_after(shortage);
         let over = now.over_limits(&lack);
         if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
@@ -481,7 +482,7 @@ impl Figures {
     /// Returns the size of the device's memory, or of the host's.
     pub(crate) fn total(&self) -> Option<u64> {
         let known = self.known().map(|(_, total)| total);
-        // Unified memory has no capacity apart from the device's.
+        // The capacity of unified memory is `u64::MAX` if the memory may exceed the device.
         known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
     }
 
@@ -493,8 +494,8 @@ impl Figures {
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
-    /// Returns the figures without `bytes` of the free memory: they count as cached memory of other
-    /// heaps again.
+    /// Returns the figures with `bytes` less of free memory, and as many bytes more of cached
+    /// memory of other heaps.
     pub(crate) fn without(self, bytes: u64) -> Figures {
         let Figures { memory, mut others, .. } = self;
         let memory = memory.map(|(free, total)| (free.saturating_sub(bytes), total));
@@ -532,7 +533,8 @@ impl Figures {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
                 // Other threads may have given back memory since the refusal. If the limit now
-                // allows the request, the lack is unknown, and all of the request counts.
+                // allows the request, the number of missing bytes is unknown. Then the whole
+                // request counts as missing.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::OutsidePool(needed) => {

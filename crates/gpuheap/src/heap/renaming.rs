@@ -11,20 +11,20 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 
-/// A free, with the ids that its streams have now: a stream gets another id when its capture ends.
+/// Lease and stream of a free, with current ids. A stream gets another id when its capture ends.
 pub(super) struct Renamed {
     pub(super) lease: Lease,
-    /// The stream on which the program frees, if the stream was first seen in a capture and has a
-    /// valid handle.
+    /// Stream on which the program frees the lease. `None` unless the heap first saw this stream in
+    /// a capture, and the stream still has a valid handle.
     pub(super) stream: Option<Stream>,
     of_lease: LeaseStream,
 }
 
-/// The stream of a lease (the record of a block) that was allocated in a capture.
+/// Own stream of a lease (the record of a block), if the block was allocated in a capture.
 enum LeaseStream {
     /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
-    /// The lease's stream, as it is after the capture. Kept alive until the free is made.
+    /// The capture has ended, and the stream has another id. Kept alive until the free is made.
     After(#[allow(dead_code, reason = "held for its drop")] Stream),
     /// The stream has no valid handle, or was never part of a capture.
     None,
@@ -58,7 +58,8 @@ impl HeapInner {
 
     /// Looks up the streams of a free, as [`rename`](HeapInner::rename) does. If the lease's stream
     /// has no current id, the lease's memory is reused only after a wait for the whole device. If
-    /// `stream` has no current id, that wait has to follow the end of the graph of `stream`.
+    /// `stream` has no current id, work after its capture may use the memory. The heap then waits
+    /// for the device only after the captured graph has ended.
     #[cold]
     fn rename_streams(
         &self,
@@ -105,8 +106,8 @@ impl HeapInner {
         LeaseStream::None
     }
 
-    /// Moves a lease without a known stream to the stream for detached frees. No fence covers them,
-    /// so the memory is reused only after a wait for the whole device.
+    /// Moves a lease without a known stream to the stream for detached frees. No fence covers the
+    /// frees on that stream, so the memory is reused only after a wait for the whole device.
     fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
         let stream = self.store(kind).lock().order.detached_stream();
         lease.stream = StreamRef::new(stream.number(), lease.stream.raw());

@@ -1,9 +1,9 @@
 //! Reports memory requests to the command `gpuheap dry-run`. The command runs a program on an
 //! emulated driver.
 //!
-//! The driver does not see every request. If a request exceeds every device, a heap refuses it
-//! without a driver call. If the driver refused a request, the heap may serve the program from
-//! other memory.
+//! A heap reports requests itself, because the emulated driver does not see all of them. If a
+//! request is larger than the device, the heap refuses it without a driver call. If the driver
+//! refused a request, the heap may still serve it, for example from cached memory.
 
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -26,7 +26,8 @@ static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Requester {
-    /// Address of the requesting line, or of the variable that gets the result; 0 if unknown.
+    /// Address of the code that requests, or of the variable that receives the allocation's
+    /// address; 0 if unknown.
     pub place: u64,
     /// Line of the program; `None` if the emulated driver has to find the line on the call stack.
     pub line: Option<String>,

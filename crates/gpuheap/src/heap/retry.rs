@@ -1,4 +1,4 @@
-//! Repeats calls of other libraries after reclaim steps, if the calls ran out of memory.
+//! Repeats a call to another library that ran out of memory, once after each reclaim step.
 
 use gpuheap_driver::DriverError;
 

@@ -69,8 +69,8 @@ impl Store {
             let _ = store.wait_for_pending();
             store.give_back_unused(bytes)
         });
-        // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
-        // wait for the device.
+        // Memory freed on a retired stream may have no fence, and a driver's pool may keep memory.
+        // Both return only after a wait for the whole device.
         let mut needs_wait = false;
         self.visit_others(is_total, |store| {
             let state = store.lock();
@@ -122,7 +122,8 @@ impl Store {
                 others.under_total += store.lock().held().map_or(0, |held| held.spare);
             });
         }
-        // The device counts a granule once, however many heaps have allocations in it.
+        // The sum over the heaps counts a shared granule once for each heap, but the device counts
+        // the granule once.
         if !is_host(self.kind) {
             let again = self.context.granules.counted_again() * GRANULE;
             others.reserved = others.reserved.saturating_sub(again);
@@ -173,7 +174,7 @@ impl StoreState {
         Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck, under_total: 0 })
     }
 
-    /// Returns the frees that would stay pending if the caller waited now.
+    /// Returns the frees that no wait can complete now, for example because of a capture.
     pub(crate) fn stuck(&mut self) -> Stuck {
         self.order.stuck(&mut *self.source)
     }
@@ -192,8 +193,8 @@ impl StoreState {
         forecast
     }
 
-    /// Returns the bytes of spare segments that the driver can regain. If all frees in a driver's
-    /// pool can be waited for, includes the free bytes of that pool.
+    /// Returns the bytes that the driver regains if the spare segments are given back. Includes the
+    /// free bytes of a driver's pool, if a wait can complete all frees in that pool.
     pub(crate) fn regained(&mut self, forecast: &Forecast) -> SourceResult<u64> {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
@@ -201,7 +202,8 @@ impl StoreState {
         }
     }
 
-    /// Returns how many bytes of [`regained`](StoreState::regained) the driver may keep.
+    /// Returns how many of the [`regained`](StoreState::regained) bytes the driver may keep,
+    /// because they share a granule or a growth step with memory in use.
     pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> SourceResult<u64> {
         match forecast.driver_is_stuck {
             true => Ok(0),
@@ -258,8 +260,9 @@ mod tests {
         }
     }
 
-    /// The test itself holds the turn that a request needs for its last reclaim step. The test of
-    /// two large requests would succeed without turns, because its requests are tried again.
+    /// This test takes the turn itself, so a request has to wait for it in its last reclaim step.
+    /// The test of two large requests would succeed without turns, because its requests are tried
+    /// again.
     #[test]
     fn last_reclaim_step_waits_for_turn() {
         let device = device();
@@ -267,7 +270,7 @@ mod tests {
         let stream = device.stream().unwrap();
         let live = heap.allocate(40 * MIB, &stream).unwrap();
         let (send, is_last) = channel();
-        // The request calls reclaimers just before it waits for the turn in the last reclaim step.
+        // In its last reclaim step, a request calls the reclaimers and then waits for its turn.
         let _reclaimer = heap.register_reclaimer(move |_| {
             let _ = send.send(());
             0

@@ -65,7 +65,7 @@ pub struct MemoryStatus {
     pub allocated: u64,
     /// Bytes of `taken` that are not allocated, including frees in flight.
     pub cached: u64,
-    /// Cached bytes that were freed on streams that are not known to have reached the free.
+    /// Cached bytes with a pending free: the stream of the free may not have reached it yet.
     pub pending: u64,
     /// Largest contiguous cached block.
     pub largest_free_block: u64,

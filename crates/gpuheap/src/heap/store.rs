@@ -21,9 +21,9 @@ use crate::sync::{Lock, Locked};
 use crate::thread_cache::{CachedBlock, ThreadCache};
 use crate::total_limit::TotalLimit;
 
-/// Reserved bytes up to which a pool takes new memory instead of making a stream wait for another
-/// stream. The bound is 1/256 of the device, if that is more. Two streams that hand memory to each
-/// other then hold twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
+/// Bound on the reserved bytes; 1/256 of the device, if that is more (0.55 GiB on an H200). Below
+/// the bound, a pool takes new memory instead of making a stream wait for another stream. Two
+/// streams that hand memory to each other then hold twice as much, so the bound is low.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
@@ -41,8 +41,8 @@ pub(crate) struct Store {
     pub(super) state: Apart<Lock<StoreState>>,
 }
 
-/// Aligns a value to cache lines that nothing else shares. A store's lock is in one: its cache line
-/// moves between threads, and must not carry the fields that threads read at every call.
+/// Aligns a value to cache lines that nothing else shares. A store's lock needs this: the lock's
+/// line moves between threads, and must not carry the fields that threads read at every call.
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
 
@@ -64,9 +64,9 @@ pub(crate) struct StoreState {
     pub(super) is_alone: bool,
     /// `true` if more is reserved than the soft limit allows.
     pub(crate) is_above_soft_limit: bool,
-    /// Reserved bytes up to which new memory is taken instead of making a stream wait.
+    /// Bound on reserved bytes: below it, the pool takes new memory and makes no stream wait.
     pub(super) spare: u64,
-    /// Reserved bytes when all threads' caches were last flushed for growth.
+    /// Reserved bytes at the last flush of all threads' caches before the pool grew.
     pub(super) taken_at_flush: u64,
     /// `true` if several threads have caches.
     pub(crate) is_shared: bool,
@@ -273,7 +273,7 @@ impl Store {
         if stream.context().is_same(&self.context) {
             return Err(refuse_thread_stream());
         }
-        // The contexts also differ if a reset came between them. In that case, returns that error.
+        // The contexts differ after a reset too. In that case, returns the error of the reset.
         self.context.check_alive()?;
         stream.context().check_alive()?;
         Err(ErrorKind::WrongDevice.error(format!(
@@ -312,8 +312,8 @@ impl Store {
         Ok(())
     }
 
-    /// Waits, without the lock, for all work of the device, unless a stream of any heap captures a
-    /// graph. The query for captures locks each store of the device.
+    /// Waits for all work of the device, unless a stream of any heap captures a graph. The caller
+    /// holds no store's lock, because the query for captures locks each store of the device.
     pub(crate) fn synchronize(&self) -> SourceResult {
         if self.context.holders.is_any_capturing() {
             return Err(SourceError::Capturing);
@@ -467,15 +467,16 @@ impl StoreState {
         }
     }
 
-    /// Returns the bytes up to which the store may reserve under its total limit, if other heaps
-    /// under the limit give back `spare` bytes.
+    /// Returns the maximum number of bytes that the store may reserve under its total limit, if
+    /// other heaps under the limit give back `spare` bytes.
     pub(crate) fn total_with(&mut self, spare: u64) -> Option<u64> {
         let total = self.total.as_ref()?;
         let elsewhere = total.reserved().saturating_sub(self.source.reserved().ok()?);
         Some(total.bytes().saturating_sub(elsewhere.saturating_sub(spare)))
     }
 
-    /// Returns the bytes that are left of the total limit, if the store's own limit allows `bytes`.
+    /// Returns how many bytes the total limit still allows. `None` if the heap has no total limit,
+    /// or if `bytes` more would exceed the store's own hard limit.
     pub(crate) fn left_of_total(&mut self, bytes: u64) -> Option<u64> {
         let total = self.total.as_ref()?;
         let left = total.bytes().saturating_sub(total.reserved());
@@ -491,8 +492,8 @@ impl StoreState {
     }
 
     /// Returns the bytes that the store may take from the driver after other heaps gave back
-    /// `spare` bytes of the device. Of the bytes that they gave back, `under_total` count in the
-    /// store's total limit.
+    /// `spare` bytes of the device, and heaps under the store's total limit gave back `under_total`
+    /// bytes.
     fn available_with(&mut self, spare: u64, under_total: u64) -> SourceResult<u64> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits_with(under_total).hard {
@@ -551,15 +552,15 @@ pub(crate) fn policy_and_source(
     (pool, (new_policy(pool, tuning), Box::new(source)))
 }
 
-/// Returns the reserved bytes up to which a store takes new memory instead of making a stream wait
-/// for another stream, as [`SPARE`] describes.
+/// Returns the bound on the reserved bytes that [`SPARE`] describes. Below the bound, a store takes
+/// new memory instead of making a stream wait for another stream.
 fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
-        // Not for a driver's pool: it orders streams itself, and reports its bytes only by a call.
+        // A driver's pool needs no bound: it orders streams, and reports its bytes only by a call.
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Unified and pinned memory is slow to take, or not on the device: streams always wait.
+        // For unified and pinned memory, streams always wait, because new memory is slow to take.
         _ => 0,
     }
 }

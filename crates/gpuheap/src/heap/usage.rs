@@ -13,7 +13,7 @@ pub struct Usage {
     /// High-water mark of `live`: [exact](AllocStats::live_peak) if one thread uses the heap.
     /// [`Heap::meter`](crate::Heap::meter) gives the peak of a section of the program.
     pub live_peak: u64,
-    /// Bytes freed on streams that are not known to have reached the free.
+    /// Bytes with a pending free: the stream of the free may not have reached it yet.
     pub pending: u64,
     /// Free bytes in the pool, including pending bytes.
     pub cached: u64,
@@ -26,8 +26,8 @@ pub struct Usage {
     pub reserved: u64,
     /// High-water mark of `reserved`.
     pub reserved_peak: u64,
-    /// Number of driver calls for memory, ordering and figures. Calls that make the context current
-    /// are not counted.
+    /// Number of driver calls that take or give back memory, order streams, or query figures. Calls
+    /// that make the context current are not counted.
     pub driver_calls: u64,
     /// Statistics of the heap.
     pub stats: AllocStats,
@@ -36,7 +36,7 @@ pub struct Usage {
 /// Bytes of one kind of memory that other heaps of this process hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherHeaps {
-    /// Bytes that the driver counts for the other heaps.
+    /// Bytes that the other heaps have reserved, as the driver counts them.
     pub(crate) reserved: u64,
     /// Bytes of `reserved` that are free, including pending bytes.
     pub(crate) cached: u64,
@@ -48,12 +48,12 @@ pub(crate) struct OtherHeaps {
     /// Bytes in whole segments that were freed during captures of graphs. They can return to the
     /// driver once these captures end.
     pub(crate) stuck: u64,
-    /// Bytes that the other heaps under the store's total limit can give back.
+    /// Bytes that other heaps with the same total limit can give back.
     pub(crate) under_total: u64,
 }
 
 impl OtherHeaps {
-    /// Returns the figures after the spare segments are given back.
+    /// Returns the figures as they will be once the spare segments are given back.
     pub(crate) fn without_spare(self) -> OtherHeaps {
         let left = |bytes: u64| bytes.saturating_sub(self.spare);
         let (reserved, cached) = (left(self.reserved), left(self.cached));

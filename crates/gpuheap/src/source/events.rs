@@ -1,4 +1,4 @@
-//! Implements fences by driver events, and makes driver calls in the events' context.
+//! Implements fences by driver events. The context of the events is current during each call.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Events {
         self.inside = None;
     }
 
-    /// Runs `work` with the heap's context current. Entering and leaving take five driver calls.
-    /// Together they take as long as one call of `work`.
+    /// Runs `work` with the heap's context current. Entering and leaving the context take as long
+    /// as one driver call of `work`: together they are five calls. Grouped calls share this cost.
     fn inside<R>(&mut self, work: impl FnOnce(&Context) -> SourceResult<R>) -> SourceResult<R> {
         if !self.holds {
             let _current = self.context.enter_aside()?;

@@ -41,8 +41,8 @@ impl OrderedSource {
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
-        // A limit below one growth step is rounded down to zero. The driver reads zero as no limit,
-        // so the heap alone enforces such a limit.
+        // `bound` is a whole number of growth steps, so it is zero for a limit below one step. The
+        // driver reads zero as no limit, and the heap alone then enforces the limit.
         properties.max_size = bound.filter(|bound| *bound <= MOST_PASSED).unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
@@ -125,7 +125,7 @@ impl MemorySource for OrderedSource {
         // Memory allocated outside of a graph cannot be freed in that graph.
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
-            // SAFETY: `take` allocated the segment, and this stream's order covers its last use.
+            // SAFETY: `take` allocated the segment; its last use is earlier in this stream's order.
             unsafe { context.driver().cuMemFreeAsync(segment.address, raw(stream)) }
         })
     }
@@ -146,17 +146,17 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Returns an upper bound. The driver returns only whole growth steps of the pool, so unused
-    /// memory stays if its step also contains memory in use.
+    /// Returns an upper bound of the bytes that the driver takes back. The driver takes only whole
+    /// growth steps of the pool, so unused memory stays if its step also contains memory in use.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// Returns the bytes of [`regained`](MemorySource::regained) that may stay in the pool. All may
-    /// stay if other memory of the pool is in use: the driver does not report which growth steps
-    /// contain that memory.
+    /// Returns the bytes of [`regained`](MemorySource::regained) that may stay in the pool. If
+    /// other memory of the pool is in use, all of them may stay: the driver does not report which
+    /// growth steps contain that memory.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

@@ -16,8 +16,8 @@ use crate::error::driver_error;
 use crate::kind::MemoryKind;
 use crate::total_limit::Share;
 
-/// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. Unless
-/// [`leave`](Vmm::leave) was called, no work may use that memory at the drop.
+/// Virtual memory of one heap on a device. Dropping this gives back all remaining memory, so no
+/// work may use that memory any longer. After [`leave`](Vmm::leave), the drop gives back nothing.
 ///
 /// No call of this type is ordered on a stream.
 pub(super) struct Vmm {
@@ -34,9 +34,9 @@ pub(super) struct Vmm {
     strays: Vec<Stray>,
     /// Bytes of physical memory that exist.
     created: u64,
-    /// Bytes of the physical memory that count against a total limit.
+    /// Part of a total limit that this physical memory takes up, in bytes.
     pub(super) share: Share,
-    /// Bytes that the source has reserved as plain allocations.
+    /// Bytes that the source has reserved by plain driver allocations, in addition to `created`.
     pub(super) beside: u64,
     /// High-water mark of `beside` plus `created`. Methods of this type update it.
     pub(super) reserved_peak: u64,
@@ -280,7 +280,7 @@ impl Pages for Vmm {
         self.clear_strays(|stray| stray.chunks.contains(&chunk))?;
         let Physical { handle, bytes } = self.physical(chunk);
         self.call("cuMemRelease", |driver| {
-            // SAFETY: the handle belongs to this heap and is not used again; zero is refused.
+            // SAFETY: the handle is this heap's and is not used again; the driver refuses handle 0.
             unsafe { driver.cuMemRelease(handle) }
         })?;
         self.created -= bytes;
@@ -497,8 +497,8 @@ mod tests {
         let three = pages.create(2 * MIB).unwrap();
         pages.map(there, &[three]).unwrap();
         assert_eq!(emulator.calls_of("cuMemUnmap"), calls, "it is none of theirs");
-        // The mapping of chunk `one` at `here + 2 MiB` failed and could not be undone yet. So the
-        // chunk cannot be given back, and its addresses can neither be given back nor mapped.
+        // Access to chunk `one` at `here + 2 MiB` failed, and the chunk could not be unmapped. So
+        // the chunk cannot be given back, and its addresses cannot be given back or mapped.
         assert!(pages.destroy(one).is_err());
         assert!(pages.unreserve(here, 8 * MIB).is_err());
         assert!(pages.map(here + 4 * MIB, &[three]).is_err());

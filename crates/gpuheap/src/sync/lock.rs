@@ -1,4 +1,4 @@
-//! A lock for short sections that one thread enters again and again.
+//! A lock for short sections of code that usually the same thread enters.
 //!
 //! A mutex needs two atomic exchanges, which take 20 ns on the host of an H200. This lock needs one
 //! exchange: a plain store releases its [`Word`]. The releasing thread therefore cannot wake a

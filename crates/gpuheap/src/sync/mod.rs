@@ -1,5 +1,5 @@
-//! Synchronizes threads by two locks: a [`Word`] guards data elsewhere, and a [`Lock`] contains its
-//! value. loom explores their interleavings. Also numbers threads.
+//! Synchronizes threads by two kinds of locks: a [`Word`] guards data elsewhere, and a [`Lock`]
+//! contains its value. Gives each thread a number. Tests with loom explore how threads interleave.
 
 mod lock;
 mod shim;

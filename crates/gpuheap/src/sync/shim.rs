@@ -27,8 +27,8 @@ pub(crate) fn pause(times: u32) {
     }
 }
 
-/// A number that only one thread at a time accesses, with relaxed loads and stores. That thread
-/// holds a [`Word`](super::word::Word) or the heap's lock.
+/// A number that only one thread at a time accesses, with relaxed loads and stores. The thread has
+/// taken the [`Word`](super::word::Word) that guards the number, or the heap's lock.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedU64(AtomicU64);
 

@@ -24,7 +24,7 @@ impl Word {
         Word(AtomicU64::new(OPEN))
     }
 
-    /// Takes the lock. Returns `None` if another thread has taken or closed it.
+    /// Takes the lock. Returns `None` if another thread holds it, or has closed it to all threads.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         self.change(TAKEN).then(|| Inside(self))
@@ -58,8 +58,8 @@ impl Word {
         self.0.store(OPEN, Ordering::Release);
     }
 
-    /// Changes the state from [`OPEN`] to `to`. Returns `false` if the lock is taken or closed.
-    /// Acquires the writes from before the lock was released or opened.
+    /// Changes the state from [`OPEN`] to `to`. Returns `false` if the lock is taken or closed. If
+    /// the result is `true`, this thread sees all writes made before the lock was last released.
     #[inline]
     fn change(&self, to: u64) -> bool {
         self.0.compare_exchange(OPEN, to, Ordering::Acquire, Ordering::Relaxed).is_ok()

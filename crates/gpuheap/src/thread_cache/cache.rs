@@ -28,14 +28,15 @@ pub(crate) struct ThreadCache {
     /// Lock of the cache, a single atomic word. The cache's thread takes it for each use. Another
     /// thread closes it to keep that thread out.
     word: Word,
-    /// Identifier of the thread that owns the cache and locks `word`; zero after that thread ended.
+    /// Identifier of the thread that owns the cache and may lock `word`; zero after that thread
+    /// ended.
     thread: OwnedU64,
     /// Identifier of the cache's store.
     store: OwnedU64,
     /// Identifier of the cache's context.
     context: OwnedU64,
-    /// Moment (a count of the context's waits and events). The blocks that `note_moment` marked
-    /// were freed before it.
+    /// The last moment that `note_moment` recorded. A moment is a count of the context's waits and
+    /// events. All marked blocks were freed before the recorded moment.
     moment: OwnedU64,
     /// The driver's id of the cache's stream.
     stream_id: OwnedU64,
@@ -47,9 +48,9 @@ pub(crate) struct ThreadCache {
     rounding: OwnedU64,
     /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
-    /// Size up to which the cache keeps several blocks of each size. Another thread may set it
-    /// after closing `word` and emptying the cache. If `caches_large` is not zero, the cache also
-    /// keeps the last freed block above that size.
+    /// Largest size of which the cache keeps several blocks. Of the larger sizes, it keeps only the
+    /// last freed block, and none if `caches_large` is zero. Another thread may change `small`, but
+    /// must first close `word`, the cache's lock, and empty the cache.
     pub(crate) small: OwnedU64,
     caches_large: OwnedU64,
     /// Maximum number of bytes in the cache. `cached` is the number of bytes in it now.
@@ -171,8 +172,8 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Compares with the lock held. A thread that lowers the limit waits for the lock
-        // afterwards, and empties the cache of this block too.
+        // Compares with the lock held. A thread that lowers the limit stores the new limit, and
+        // then waits for this lock. It empties the cache afterwards, so it also removes this block.
         if self.cached.get() + block_bytes > self.limit.get() {
             return false;
         }
@@ -186,16 +187,19 @@ impl ThreadCache {
     }
 
     /// Puts a block into the remote frees of `home`, another thread's cache that served the block.
-    /// The block counts as freed only when that thread takes it out. If this thread counted the
-    /// free, the other thread's counters would only grow, and so would the peak.
+    /// That thread counted the allocation. It must also count the free, and does so when it takes
+    /// the block out. If this thread counted the free, that thread's live bytes and peak would only
+    /// grow.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // This cache's lock is enough, without the lock of `home`: a thread that closes `home`
-        // first waits until the locks of all caches are released.
+        // This thread takes only the lock of its own cache, and not the lock of `home`. That
+        // suffices, because a thread that closes `home` first waits until the locks of all caches
+        // are released.
         let Some(_inside) = self.word.enter() else { return false };
-        // `PLACES` remote frees of the largest accepted size take a quarter of the limit of `home`.
+        // Accepts a block only if `PLACES` blocks of its size take at most a quarter of the limit
+        // of `home`.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
@@ -226,7 +230,8 @@ impl ThreadCache {
         self.unwanted.set(unwanted);
     }
 
-    /// Returns `true` if other threads freed blocks that found no slot.
+    /// Returns `true` if other threads freed blocks of this cache, but its slots had no room for
+    /// them.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.unwanted.get() > 0
@@ -248,8 +253,9 @@ impl ThreadCache {
         self.is_plain.get() != 0
     }
 
-    /// Makes room for a block of `bytes`; returns `false` if such a block is never kept. Call it
-    /// with the store's lock held.
+    /// Makes room in the cache for a block of `bytes`, and passes each removed block to `each`.
+    /// Returns `false` if the cache keeps no blocks of that size. Call it with the store's lock
+    /// held.
     pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(CachedBlock)) -> bool {
         let has_place = !self.is_large(bytes) || self.caches_large.get() != 0;
         if bytes == 0 || bytes > LARGEST || bytes > self.limit.get() || !has_place {
@@ -291,8 +297,9 @@ impl ThreadCache {
         bytes > self.small.get()
     }
 
-    /// Notes that the work before the frees of the cache's blocks has completed. Does nothing if
-    /// the cache does not belong to the context, or to the stream if one is given.
+    /// Notes that all work that was enqueued before the frees of the cache's blocks has completed.
+    /// Does nothing if the cache belongs to another context or, if `stream_id` is given, to another
+    /// stream.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.matches(context, stream_id)
             && let Some(_inside) = self.word.enter()
@@ -302,8 +309,9 @@ impl ThreadCache {
         }
     }
 
-    /// Notes that all blocks of the cache were freed before `moment`, if the cache belongs to the
-    /// context and the stream. The stream's work before `completed`, an earlier moment, is done.
+    /// Records `moment`, a moment after the frees of all blocks in the cache. The stream has
+    /// completed all work from before `completed`, an earlier moment. Does nothing if the cache
+    /// belongs to another context or stream.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()
@@ -342,8 +350,9 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Adds the counts in `own` to `stats`, even while the owner uses the cache. Shared counts are
-    /// in `own` of one cache only, so a sum over all caches contains them once.
+    /// Adds the counts in `own` to `stats`, even while the owner uses the cache. If several caches
+    /// share counts, only one of them has these counts in `own`. So a sum over all caches contains
+    /// them once.
     pub(crate) fn add_own_counts(&self, stats: &mut RunningStats) {
         self.own.add_counts(stats);
     }
@@ -353,7 +362,8 @@ impl ThreadCache {
         self.word.close();
     }
 
-    /// Lets the owning thread take the lock again, unless the cache is closed.
+    /// Ends the pause since [`stop`](Self::stop): the owning thread may take the lock again. Does
+    /// nothing if the cache is closed.
     pub(crate) fn resume(&self) {
         if self.closed.get() == OPEN {
             self.word.open();
@@ -422,9 +432,9 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Ends the use of this cache's counters by other caches: they share the counters of the first
-    /// of them instead. `others` has the store's caches. Call it with the store's lock held, after
-    /// this cache was closed and its counts merged.
+    /// Ends the use of this cache's counters by other caches. From now on, those caches share the
+    /// counters of the first of them. `others` has the store's caches. Call it with the store's
+    /// lock held, after this cache was closed and its counts merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -443,8 +453,8 @@ impl ThreadCache {
         self.shared.store(counts, Ordering::Relaxed);
     }
 
-    /// Opens the cache for this thread, after a call of
-    /// [`share_counts_with`](ThreadCache::share_counts_with).
+    /// Opens the cache for this thread. Call [`share_counts_with`](ThreadCache::share_counts_with)
+    /// first.
     pub(crate) fn open(&self, opening: &Opening) {
         self.adopt();
         self.store.set(opening.store);

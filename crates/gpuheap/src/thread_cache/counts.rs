@@ -6,8 +6,8 @@ use crate::sync::OwnedU64;
 
 /// Counters of one thread's allocations in one store, on all streams. No cache line moves between
 /// threads, and the peak of a single thread is exact. A thread that adds the counters to the
-/// statistics holds the store's lock, and closes the owner's caches to the owner meanwhile. Sums
-/// wrap, because a thread may free an allocation of another thread.
+/// statistics holds the store's lock, and the owner cannot use its caches meanwhile. Sums wrap,
+/// because a thread may free an allocation of another thread.
 ///
 /// A thread's caches for one store share the counters of [one of them](super::ThreadCache).
 #[derive(Debug, Default)]
@@ -82,7 +82,8 @@ mod tests {
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
         assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
-        // A merge resets the peak in `counts`, so that the next merge does not add an old peak.
+        // The merge has reset the peak in `counts`, so the next merge must not add the old peak to
+        // these new bytes.
         stats.count_allocation(120, 512);
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (120, 150));

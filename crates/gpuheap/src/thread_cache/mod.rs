@@ -47,16 +47,15 @@ pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_available, unused as unused_here};
 pub(crate) use slots::CachedBlock;
 
-/// Notes that all work before the frees in this thread's caches has completed. If `stream_id` is
-/// given, the cache of that stream in the context `context` is meant, and otherwise all caches of
-/// the context.
+/// Notes that all work before the frees in this thread's caches has completed. Concerns all caches
+/// of the context `context` or, if `stream_id` is given, only the cache of that stream.
 pub(crate) fn note_completed(context: u64, stream_id: Option<u64>) {
     local::each(|cache| cache.note_completed(context, stream_id));
 }
 
-/// Notes that all blocks in this thread's cache for a stream were freed before `moment`, a count of
-/// the context's waits and events. All work of the stream before `completed`, an earlier moment, is
-/// done.
+/// Records `moment` in this thread's cache for a stream. A moment is a count of the context's waits
+/// and events. All blocks in the cache were freed before `moment`. The stream has completed all
+/// work from before `completed`, an earlier moment.
 pub(crate) fn note_moment(context: u64, stream_id: u64, moment: u64, completed: u64) {
     local::each(|cache| cache.note_moment(context, stream_id, moment, completed));
 }

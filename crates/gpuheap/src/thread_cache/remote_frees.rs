@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread 2 ─ claims an empty place, fills it ─► [ block | block |       | block | … ]   PLACES
-//!                                                  └─ thread 1, when it has none ─► its slots
+//!                                  thread 1, if no block in its slots fits ─┴─► its slots
 //! ```
 //!
 //! A thread that repeatedly frees blocks of another thread would fill its own cache and then return
@@ -17,7 +17,8 @@
 use super::slots::{CachedBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Maximum number of blocks that wait in the remote frees of one cache.
+/// Maximum number of blocks that other threads freed and that wait until the cache's thread takes
+/// them.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
 /// Maximum number of places that a thread tries for one block. The block needs an empty place.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
@@ -31,7 +32,7 @@ pub(crate) struct RemoteFrees {
 
 #[derive(Debug, Default)]
 struct RemotePlace {
-    /// The block's bytes in the upper half, its key in the lower half; zero without a block.
+    /// The block's size in the upper half, its key in the lower half; zero without a block.
     block: AtomicU64,
     address: AtomicU64,
     /// Bytes as requested.
@@ -56,8 +57,9 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // The exchange below acquires: the thread that emptied this place has read the old
-            // block's address before this thread overwrites the address.
+            // This load can be relaxed, because the exchange below acquires. So the thread that
+            // emptied this place has read the old block's address before this thread overwrites the
+            // address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block
@@ -132,8 +134,9 @@ mod tests {
     /// taken out exactly once and unchanged.
     ///
     /// The model is bounded to four preemptions. That takes 23 s of one core (EPYC, November 2026);
-    /// three take 5 s, and an unbounded model takes more than 350 s. If the release of a put or the
-    /// exchange of a claim is missing, the test fails soon. `LOOM_MAX_PREEMPTIONS` sets the bound.
+    /// three take 5 s, and an unbounded model takes more than 350 s. `LOOM_MAX_PREEMPTIONS` sets
+    /// the bound. The test soon fails if `put` stores the block without `Release`, or claims a
+    /// place without an exchange.
     #[test]
     fn remote_blocks_come_out_once() {
         let mut model = loom::model::Builder::new();

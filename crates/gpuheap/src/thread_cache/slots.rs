@@ -1,7 +1,7 @@
-//! Slots: the blocks that a thread freed and keeps.
+//! Slots: places for blocks that a thread freed and keeps.
 //!
 //! ```text
-//! bin 0   ├─ bytes and key, address ─┼─ bytes and key, address ─┼─ … ─┤   DEPTH places a bin
+//! bin 0   ├─ size, key, address ─┼─ size, key, address ─┼─ … ─┤   each bin has DEPTH places
 //! bin 1   ├─ …
 //! ```
 //!
@@ -34,17 +34,19 @@ pub(crate) struct CachedBlock {
     pub(crate) address: u64,
     /// Size with the policy's rounding, in bytes; at most [`LARGEST`].
     pub(crate) bytes: u64,
-    /// Moment (a count of the context's waits and events) before which the block was freed.
-    /// [`NEVER`] if no such moment is known, zero if the work before the free has completed.
+    /// A moment after the free of the block. Moments count the context's waits and events.
+    /// [`NEVER`] if no moment after the free is known, zero if the work before the free has
+    /// completed.
     pub(crate) before: u64,
 }
 
-/// Value of [`CachedBlock::before`] if the free is not known to be earlier than any moment.
+/// Value of [`CachedBlock::before`] if no moment after the block's free is known.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Marks in the low bits of a kept block's address, a multiple of 256. `MARKED`: the block was
-/// freed before the moment that its cache records. `COMPLETED`: the work before the free has
-/// completed. A newly kept block has no mark, so that keeping it costs nothing.
+/// Bits that mark a cached block. They are low bits of the block's address, because an address is a
+/// multiple of 256. `MARKED`: the block was freed before the last moment that its cache recorded.
+/// `COMPLETED`: the work before the free has completed. A newly cached block has no mark, so that
+/// caching it costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
 const MARKS: u64 = MARKED | COMPLETED;
@@ -52,7 +54,7 @@ const MARKS: u64 = MARKED | COMPLETED;
 /// A place for one block.
 #[derive(Debug, Default)]
 pub(crate) struct CacheSlot {
-    /// The block's bytes in the upper half, its key in the lower half; zero if the slot is empty.
+    /// The block's size in the upper half, its key in the lower half; zero if the slot is empty.
     block: OwnedU64,
     address: OwnedU64,
 }
@@ -123,7 +125,8 @@ impl CacheSlots {
         best
     }
 
-    /// Takes out all blocks. The [`MARKED`] blocks were freed before `moment`, the cache's moment.
+    /// Takes out all blocks. [`MARKED`] blocks were freed before `moment`, the last moment that the
+    /// cache recorded.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(CachedBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -136,8 +139,8 @@ impl CacheSlots {
         }
     }
 
-    /// Takes half of the blocks out of the bin of `bytes`. The next frees then find room, so a full
-    /// bin makes the thread take the store's lock only once for several blocks.
+    /// Takes half of the blocks out of the bin of `bytes`. The next frees then find room, so the
+    /// thread takes the store's lock only once for several blocks.
     pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(CachedBlock)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
@@ -192,8 +195,8 @@ impl CacheSlot {
         Some(CachedBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes out the block, with [`CachedBlock::before`] from the mark of the block. `moment` is
-    /// the cache's moment: a [`MARKED`] block was freed before it.
+    /// Takes out the block, and sets its [`CachedBlock::before`]. A [`MARKED`] block gets `moment`,
+    /// the last moment that its cache recorded.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<CachedBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -204,7 +207,7 @@ impl CacheSlot {
         self.take().map(|block| CachedBlock { before, ..block })
     }
 
-    /// Adds the mark that `note` implies to the block in the slot, if the slot has one.
+    /// Adds the mark for `note` to the block in the slot. Does nothing if the slot is empty.
     pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
@@ -220,13 +223,14 @@ impl CacheSlot {
     }
 }
 
-/// Progress that a wait or an event has shown for all blocks of a cache.
+/// Fact about the last uses of all blocks in a cache, as shown by a wait or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// The work before the frees of the blocks has completed.
     Completed,
-    /// The blocks were freed before a new moment. The caller then records that moment in the cache.
-    /// `earlier_completed` is `true` if the work before the moment recorded so far has completed.
+    /// All blocks in the cache were freed before a new moment. The caller then records that moment
+    /// in the cache. `earlier_completed` is `true` if the work before the last recorded moment has
+    /// completed.
     Marked { earlier_completed: bool },
 }
 

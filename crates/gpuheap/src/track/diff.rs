@@ -113,7 +113,7 @@ impl fmt::Debug for Snapshot {
 pub struct Diff {
     /// Level of detail of the records. With [`Tracking::Off`], no allocation is known.
     pub tracking: Tracking,
-    /// The time between the moments; seconds in JSON.
+    /// Time from the first moment to the second; seconds in JSON.
     #[serde(rename = "elapsed_seconds", serialize_with = "seconds")]
     pub elapsed: Duration,
     /// Growth of the number of outstanding allocations.
@@ -178,8 +178,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Change as text: `-8 KiB in 2 allocations`. The number of allocations has a sign if its sign
-/// differs from the sign of the bytes.
+/// Change as text: `-8 KiB in 2 allocations`. One sign stands for both numbers if both grew or both
+/// shrank. Otherwise, the number of allocations has a sign too.
 struct More {
     bytes: i64,
     allocations: i64,

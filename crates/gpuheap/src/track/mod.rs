@@ -46,7 +46,7 @@ use thread::{ThreadEndHandler, Threads};
 /// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {
     tracking: Tracking,
-    /// Reference to this tracker. Each thread keeps references to the trackers of its allocations.
+    /// Reference to this tracker, to copy to each thread that allocates with the tracker.
     this: Weak<Tracker>,
     state: Mutex<TrackerState>,
     /// `true` while there is a recorder.
@@ -85,7 +85,7 @@ struct Record {
     site: u32,
     thread: u32,
     stream: u64,
-    /// Identifier of the recorder that has the allocation; 0 if no recorder has it.
+    /// Identifier of the recorder that recorded the allocation; 0 if no recorder did.
     recorder: u64,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Recorder {
     /// heaps for their whole life. `None` if the capture records one heap for a part of its life.
     shared: Option<PathBuf>,
     /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
-    /// the same addresses, so they have two captures.
+    /// the same addresses, so each emulator has a separate capture.
     emulator: Option<u64>,
     path: PathBuf,
     began: Instant,
@@ -88,8 +88,9 @@ impl fmt::Display for RecordingStatus {
     }
 }
 
-/// Function that walks an interpreter's frames on the calling thread, innermost first. It calls its
-/// argument with words that identify a frame's line, and with a function for the line's names.
+/// Function that walks an interpreter's frames on the calling thread, innermost first. For each
+/// frame, the function calls its argument with three numbers that identify the frame's line, and
+/// with a function that returns the line's names.
 #[doc(hidden)]
 pub type WalkFrames = fn(&mut dyn FnMut([u64; 3], &dyn Fn() -> SourceLine));
 
@@ -187,7 +188,7 @@ impl Recorder {
         &self.path
     }
 
-    /// Returns `true` for a capture that heaps share, and that records their whole life.
+    /// Returns `true` if heaps share the capture, and each heap is recorded for its whole life.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -326,7 +327,8 @@ impl Recorder {
         is_own.then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends a capture of one heap's section. A shared capture continues. Later records are ignored.
+    /// Ends the capture if it records a section of one heap, and ignores later records. Does
+    /// nothing if heaps share the capture.
     pub(super) fn end_section(&self) {
         if !self.is_shared() {
             self.end();

@@ -23,7 +23,7 @@ named! {
         /// No record.
         #[default]
         Off = "off",
-        /// The line that allocated, the thread and the time. Reports count by line.
+        /// The line that allocated, the thread and the time. Reports have one sum for each line.
         Counts = "counts",
         /// The line that allocated, the thread, the time and the whole stack.
         Backtraces = "backtraces",
@@ -185,8 +185,8 @@ impl Leak {
     }
 }
 
-/// Merges entries whose stacks have equal texts: an unrolled loop has a stack for each iteration.
-/// Resolves stacks only for lines with several entries.
+/// Merges entries whose stacks have equal texts. For example, an unrolled loop has a stack for each
+/// iteration. Stacks are resolved to texts only if several entries have the same line.
 pub(super) fn merge_alike<T>(
     all: Vec<T>,
     site: impl Fn(&T) -> (Caller, MemoryKind, &CallStack),

@@ -55,7 +55,7 @@ impl SiteKey {
 /// The sites of a tracker.
 pub(super) struct Sites {
     by_key: FxHashMap<Box<[usize]>, u32>,
-    /// The canonical address of each line: the compiler may store a line at several addresses.
+    /// The first address seen for each line. The compiler may store copies of one `Location`.
     lines: FxHashMap<Location<'static>, Caller>,
     all: Vec<SiteEntry>,
     vacant: Vec<u32>,
@@ -133,8 +133,8 @@ impl Sites {
         let line: Caller = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
-            // The compiler may store one line at several addresses. Stores the site under the first
-            // address, and the address `at` as a second key of the site.
+            // The compiler may store copies of one `Location`. The site has the first address as
+            // its key, and gets the address `at` as a second key.
             words[0] = std::ptr::from_ref(line).addr();
             if let Some(&index) = self.by_key.get(&words) {
                 self.by_key.insert(key.words().into(), index);

@@ -18,7 +18,7 @@ pub(super) fn capture(addresses: &mut [usize]) -> (usize, bool) {
     let (mut len, mut is_cut) = (0, false);
     backtrace::trace(|frame| {
         let address = frame.ip().addr();
-        // The outermost frame of a thread may have a null return address.
+        // A null return address is the end of the stack, so no frame was cut off.
         is_cut = address != 0 && len == addresses.len();
         if address == 0 || is_cut {
             return false;
@@ -53,8 +53,7 @@ pub struct Frame {
     /// The function's name, without the compiler's hash. `None` if the program has no symbol for
     /// it.
     pub name: Option<String>,
-    /// Source file, in its shortest known form: relative to the workspace for the program's own
-    /// files.
+    /// Path of the source file. Paths of the program's own files are relative to the workspace.
     pub file: Option<String>,
     /// Line of the call, from 1.
     pub line: Option<u32>,
@@ -77,7 +76,7 @@ enum MissingInfo {
     Nothing,
     Lines,
     Symbols,
-    /// Lines of a program in C or C++. Reports then advise to build with `-g`.
+    /// Lines of a program in C or C++. For such a program, reports advise to build with `-g`.
     LinesOfC,
 }
 
@@ -280,7 +279,8 @@ fn trim_to_caller(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
 }
 
 impl Resolved {
-    /// Returns the crates of consecutive frames of the standard library that begin at `at`.
+    /// Returns the crates of the frames from index `at` on, up to the first frame that is not of
+    /// the standard library.
     fn run_of_library(&self, at: usize) -> Vec<&'static str> {
         self.library.iter().skip(at).map_while(|name| *name).collect()
     }
@@ -294,8 +294,8 @@ const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Number of frames to search for another entry (an exported function) after a first entry. An
-    /// exported symbol may call a function of the same name.
+    /// Number of frames in which an outer entry (an exported function) is searched after an inner
+    /// one. An exported symbol may call a function of the same name.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");
@@ -309,9 +309,9 @@ fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     Some(first + frames[first..].iter().position(beyond)?)
 }
 
-/// Returns the index of the frame of the line `at`. The frame is found by file and line. If the
-/// line tables give another line of the same call, the frame is found by file. Without line tables,
-/// it is found by name.
+/// Returns the index of the frame that contains the line `at`. Searches by file and line, and then
+/// by file alone, because line tables may give another line of the same call. Without line tables,
+/// takes the first frame outside of gpuheap.
 fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
     let in_file = |frame: &Frame| frame.file.as_deref().is_some_and(|file| is_file(file, at));
     frames
@@ -320,8 +320,8 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
         .or_else(|| {
             let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
-            // If the frame has no name, it may be gpuheap's own, and so may later frames. Then the
-            // caller is unknown.
+            // A frame without a name may be gpuheap's own, and so may the frames after it. The
+            // caller is then unknown.
             (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
         })
 }
@@ -338,14 +338,14 @@ fn is_ours(frame: &Frame) -> bool {
 }
 
 /// Returns `true` for a frame that the compiler or the standard library puts between a caller and
-/// its callee. Files are compared too: with line tables alone, names lack their crates.
+/// its callee. Files are compared too: with line tables only, names of functions lack the crate.
 fn is_glue(frame: &Frame) -> bool {
     has_prefix(frame, &LIBRARY)
         || frame.file.as_deref().is_some_and(|file| file.starts_with("/rustc/"))
 }
 
-/// Returns the crate of the standard library that a frame belongs to, by its file or else by its
-/// name.
+/// Returns the standard library's crate that a frame belongs to. Decides by the frame's file, or
+/// else by the function's name.
 fn library(frame: &Frame) -> Option<&'static str> {
     let file = frame
         .file

@@ -267,7 +267,8 @@ fn inner(tracker: &Tracker) -> Caller {
     std::hint::black_box(at)
 }
 
-/// Imitates a function of the library, whose own frames are not shown.
+/// Imitates a public function of gpuheap. Stacks leave out gpuheap's own frames, so they begin with
+/// the caller of this function.
 #[track_caller]
 #[inline(never)]
 fn public(tracker: &Tracker) -> Caller {

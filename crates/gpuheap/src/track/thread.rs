@@ -132,7 +132,7 @@ impl Threads {
         }
     }
 
-    /// Returns a report's entry for a thread and its allocations.
+    /// Returns the entry of a report for the thread `index` and its sums of allocations.
     pub(super) fn share(&self, index: u32, allocations: u64, bytes: u64) -> ThreadShare {
         let place = &self.all[index as usize];
         let thread = place.thread.as_deref();
@@ -190,7 +190,7 @@ struct Guard {
 impl Guard {
     fn add(&self, recorder: &Arc<Recorder>) {
         let mut known = self.recorders.borrow_mut();
-        // While a weak pointer to a recorder exists, the recorder's address is not reused.
+        // The weak pointer reserves the address, so equal addresses mean the same recorder.
         if !known.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(recorder))) {
             known.retain(|one| one.strong_count() > 0);
             known.push(Arc::downgrade(recorder));
@@ -199,7 +199,7 @@ impl Guard {
 
     fn place_in(&self, tracker: &Tracker) -> u32 {
         let mut places = self.places.borrow_mut();
-        // While a weak pointer to a tracker exists, the tracker's address is not reused.
+        // The weak pointer reserves the address, so equal addresses mean the same tracker.
         let known = places.iter().find(|(other, _)| std::ptr::eq(other.as_ptr(), tracker));
         if let Some((_, place)) = known {
             return *place;

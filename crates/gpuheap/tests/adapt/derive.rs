@@ -41,8 +41,8 @@ struct Constant<A, const N: usize> {
     of: Nothing,
 }
 
-/// A struct whose bounds also hold for the adapted type. The adapted type keeps the lifetime, and
-/// the parameters that are not adapted.
+/// A struct with bounds. The adapted struct has the same bounds and lifetime, and the same type for
+/// each parameter that is not adapted.
 #[derive(Adapt, Debug)]
 struct Bounded<'a, A: Debug, U, T>
 where
@@ -58,7 +58,7 @@ where
     kept: Vec<T>,
 }
 
-/// A unit of length. It has no rule for `adapt`, and needs none.
+/// A unit of length. It needs no rule for `adapt`, because no struct stores a value of it.
 #[derive(Debug)]
 struct Metres;
 
@@ -79,7 +79,7 @@ fn derived_structs_change_type_parameters() {
         assert_eq!((down.weights, down.bias), (layer.weights.clone(), Some(arr1(&[3]))));
         let up: Layer<DeviceArray<f32, Ix2>, DeviceArray<f32>> = target.cu(&layer)?;
         assert_eq!((up.bias.unwrap().to_vec()?, up.steps), (vec![3.0], 7));
-        // Adapts a structure within a structure, and a vector of structures.
+        // Adapts a vector of structures that contain another structure.
         let bias = None::<Vec<u8>>;
         let nested = vec![Layer { weights: layer, bias, name: String::new(), steps: 0 }];
         let up = target.adapt(&nested)?;

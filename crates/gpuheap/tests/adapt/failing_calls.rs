@@ -1,5 +1,5 @@
-//! Runs a scenario that copies structures of arrays by `adapt`. In each run, another driver call
-//! fails. Every run ends with an error value or a successful retry. The heap's statistics are
+//! Runs a scenario that copies structures of arrays by `adapt`. Each run makes a different driver
+//! call fail. Every run ends with an error value or a successful retry. The heap's statistics are
 //! exact, and no memory is lost.
 
 use gpuheap::emu::Schedule;
@@ -31,8 +31,8 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made that call.
+/// Runs the scenario while driver call number `nth` fails with `code`. Returns whether the scenario
+/// failed, and whether it made so many calls.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

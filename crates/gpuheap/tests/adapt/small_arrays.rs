@@ -19,7 +19,7 @@ fn ten_thousand_arrays_are_few_calls() {
     let calls = |name: &str| device.emulator().map_or(0, |emulator| emulator.calls_of(name));
     let copies = calls("cuMemcpyHtoDAsync_v2");
     let up = target.adapt(&host).unwrap();
-    // Each array takes 256 bytes, so all of them fit in three blocks.
+    // Each array takes 256 bytes, so the 10,000 arrays fit in three blocks.
     assert_eq!(heap.usage().unwrap().stats.allocations - before, 3);
     if !on_real_gpu() {
         assert_eq!(calls("cuMemcpyHtoDAsync_v2") - copies, 3);

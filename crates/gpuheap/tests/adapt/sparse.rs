@@ -51,7 +51,7 @@ fn sparse_conversion_keeps_indices() {
     let text = format!("{:?}", up[0]);
     assert!(text.contains("shape: (3, 4)") && text.contains("[1.5, 2.5, 0.1]"), "{text}");
     drop(up);
-    // A kernel may make a matrix invalid, so a copy to the host checks it.
+    // A copy to the host checks the matrix, because a kernel may write invalid indices.
     let mut up = target.adapt(&matrix()).unwrap();
     up.indices.fill(9).unwrap();
     let error = Host.adapt(&up).unwrap_err().to_string();

@@ -129,7 +129,8 @@ fn owned_left_side_reuses_its_memory() {
     let line = target.array(&[1, 2]).unwrap();
     let (line, used) = bench.allocated(|| (line + &target.array(&array![[5]]).unwrap()).unwrap());
     assert_eq!((used.allocations, line.to_ndarray().unwrap()), (2, array![[6, 7]]));
-    // An operation on an owned window, a part of an array, writes to the window's memory.
+    // This window is a part of an array, and owns its memory. An operation that consumes the window
+    // writes the result to that memory.
     let window = target.array(&[1, 2, 3, 4]).unwrap().into_slice(1..3).unwrap();
     let (window, used) = bench.allocated(|| (window * 5).unwrap());
     assert_eq!((used.allocations, window.to_vec().unwrap()), (0, vec![10, 15]));

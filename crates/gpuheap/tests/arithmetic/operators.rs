@@ -16,7 +16,8 @@ fn zip<T: Reference, U>(left: &[T], right: &[T], op: impl Fn(T, T) -> U) -> Vec<
     left.iter().zip(right).map(|(left, right)| op(*left, *right)).collect()
 }
 
-/// Returns edge values, and enough other values to fill vectors and blocks and leave a remainder.
+/// Returns left and right operands: all pairs of edge values, and so many other values that kernels
+/// run full vectors and blocks with a remainder.
 fn both<T: Reference>() -> (Vec<T>, Vec<T>) {
     let (mut left, mut right) = pairs::<T>();
     left.extend(values::<T>(5003, 1));
@@ -162,7 +163,7 @@ fn in_place_of<T: Reference>() {
         .map(|(a, b)| a.plus(*b).times(two).minus(*a).by(*b).plus(*a))
         .collect();
     assert_same(&c.to_vec().unwrap(), &expected, "in place");
-    // Adds a part of an array to itself, through another clone of the shared array.
+    // Adds a part of an array to the array itself. `c` and `part` are clones of one shared array.
     drop(c);
     let mut c = a.copy().unwrap().into_shared();
     let part = c.clone().into_slice(3..1001).unwrap();

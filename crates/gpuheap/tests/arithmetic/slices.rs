@@ -38,7 +38,8 @@ fn counting<T: Element>(shape: &[usize], of: impl Fn(usize) -> T) -> ArrayD<T> {
     ArrayD::from_shape_vec(shape, (0..count).map(of).collect()).unwrap()
 }
 
-/// Tests copies with elements whose size is one unit, several units, or not a multiple of two.
+/// Tests copies of elements of one size. A kernel copies an element in one or more units, of 1, 2,
+/// 4, 8 or 16 bytes.
 fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usize) -> T) {
     let bench = Bench::new(Schedule::Seeded(seed));
     let target = bench.target();
@@ -133,8 +134,8 @@ fn of_no_bytes() {
     bench.end();
 }
 
-/// Tests addresses that are not aligned to the unit in which elements of that size are usually
-/// copied.
+/// Tests windows at odd addresses. For a copy from such an address, a kernel must use smaller units
+/// than it usually uses for elements of that size.
 #[test]
 fn windows_that_begin_anywhere() {
     let bench = Bench::new(Schedule::Seeded(10));

@@ -164,7 +164,7 @@ fn little_is_read_of_much() {
      …]
     ");
     assert_eq!(emulator.calls_of("cuMemcpyDtoHAsync_v2") - before, 6);
-    // An element of 1 MiB is too large to be shown, so it is not read.
+    // Elements of 1 MiB are too large for the text, so formatting the array reads none of them.
     let pages = huge.into_shape(100_usize << 30).unwrap();
     let pages = pages.into_reinterpreted::<[[u8; 4096]; 256]>().unwrap();
     assert_debug_snapshot!(pages.slice(..3).unwrap(), @"DeviceView<[[u8; 4096]; 256]>([3], device) […]");

@@ -89,7 +89,8 @@ fn source_outlives_copy_without_wait() {
         let a = targets[0].filled(1 << 20, 1_u8).unwrap();
         let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
         let nth = |name: &&'static str| {
-            // The first wait of the copy is for the source, so the second wait has to fail.
+            // The wait of the source's stream for the copy has to fail. That is the second wait,
+            // because first the copy waits for the source.
             let nth = if *name == "cuStreamWaitEvent" { 2 } else { 1 };
             Fault::nth(name, nth, CUresult::ERROR_UNKNOWN)
         };
@@ -194,8 +195,8 @@ fn peer_reaches_all_mapped_memory() {
     assert_all_returned(&near, &other, "mapped in another heap");
 }
 
-/// If giving a peer access fails, the heap does not record the access as given. At the peer's next
-/// use, the heap gives access again.
+/// If the driver cannot give a peer access, the use returns an error, and the heap does not record
+/// the access. At the peer's next use, the heap tries again.
 #[test]
 fn failed_peer_mapping_is_error() {
     let profile = || Profile::with_memory(1 << 30).without_context();

@@ -103,8 +103,8 @@ fn invalid_bytes_are_not_read() {
     assert!(target.array(&[0_u8]).unwrap().reinterpret::<Colour>().unwrap().to_vec().is_err());
 }
 
-/// The driver fills in widths of 1, 2 and 4 bytes at aligned addresses, but an element need not be
-/// aligned.
+/// The driver's fill functions write values of 1, 2 or 4 bytes to aligned addresses. The elements
+/// of an array need not be aligned.
 #[test]
 fn fills_of_elements_at_odd_places() {
     let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);

@@ -1,5 +1,5 @@
 //! Fails each driver call of a scenario with arrays, one call in each run. Every run ends with an
-//! error value or a successful retry. Its statistics are exact, and no memory is lost.
+//! error value or a successful retry. The heaps' statistics stay exact, and no memory is lost.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};

@@ -59,7 +59,7 @@ fn wrapped_pointer_is_not_freed() {
     for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
         let memory = Foreign::new(&device, kind, 4096);
         for end in 0..4 {
-            // SAFETY: the memory has room, is filled before it is read, and outlives the array.
+            // SAFETY: the memory is long enough, is filled before any read, and outlives the array.
             let mut a: DeviceArray<f32, _> =
                 unsafe { target.wrap(memory.address, (2, 3)) }.unwrap();
             a.fill(1.5).unwrap();
@@ -92,7 +92,7 @@ fn owner_callback_runs_once() {
         };
         let (_, report) = heap.scope(|scope| {
             let target = scope.on(&streams[0]);
-            // SAFETY: the memory has room, is filled before it is read, and outlives the array.
+            // SAFETY: the memory is long enough, is filled before any read, and outlives the array.
             let mut a = unsafe { target.wrap_owned::<u8, _>(memory.address, 4096, owner) }.unwrap();
             a.fill(1).unwrap();
             a.device_ptr(&streams[1]).unwrap();
@@ -139,7 +139,7 @@ fn an_owner_frees_in_stream_order() {
         });
         check("cuMemFreeAsync", freed.unwrap()).unwrap();
     };
-    // SAFETY: the memory has room, is filled before it is read, and stays until it is freed here.
+    // SAFETY: the memory is long enough, is filled before it is read, and is freed here.
     let a = unsafe { heap.on(&streams[0]).wrap_owned::<u8, _>(address, 1 << 20, freed) };
     let mut a = a.unwrap();
     a.fill(3).unwrap();
@@ -164,16 +164,16 @@ fn owner_callback_may_use_and_panic() {
         assert!(!array.free_early().unwrap() && format!("{array:?}").ends_with("freed"));
         panic!("as planned");
     };
-    // SAFETY: the memory has room and outlives the array.
+    // SAFETY: the memory is long enough and outlives the array.
     let a = unsafe { target.wrap_owned::<u8, _>(memory.address, 64, owner) }.unwrap().into_shared();
     *handle.lock().unwrap() = Some(a.clone());
     let error = a.free_early().unwrap_err().to_string();
     assert!(error.contains("was to free a wrapped pointer panicked: as planned"), "{error}");
     *handle.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     drop(a);
-    // If a destructor panics, no caller receives the panic.
+    // A drop returns no error, so it drops the owner's panic.
     let owner = |_: u64, _: &Stream| panic!("as planned");
-    // SAFETY: the memory has room and outlives the array.
+    // SAFETY: the memory is long enough and outlives the array.
     drop(unsafe { target.wrap_owned::<u8, _>(memory.address, 64, owner) }.unwrap());
     assert_all_returned(&device, &heap, "owners");
 }
@@ -228,7 +228,7 @@ fn pointer_of_other_device_is_refused() {
     let error = unsafe { target.wrap::<u8, _>(far.address, 64) }.unwrap_err().to_string();
     assert!(error.contains("it is memory of device 1") && error.contains("device 0"), "{error}");
     let pinned = Foreign::new(&devices[1], MemoryKind::Pinned, 64);
-    // SAFETY: the memory has room and outlives the array.
+    // SAFETY: the memory is long enough and outlives the array.
     let mut a = unsafe { target.wrap::<u8, _>(pinned.address, 64) }.unwrap();
     a.fill(4).unwrap();
     assert_eq!(a.as_slice().unwrap()[..], [4; 64]);
@@ -239,7 +239,7 @@ fn wrapped_elements_are_checked_for_alignment() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let memory = Foreign::new(&device, MemoryKind::Pinned, 64);
-    // SAFETY: the memory has room and outlives the array.
+    // SAFETY: the memory is long enough and outlives the array.
     let mut a = unsafe { target.wrap::<u8, _>(memory.address + 1, 32) }.unwrap();
     a.fill(1).unwrap();
     let error = a.reinterpret::<u32>().unwrap_err().to_string();

@@ -95,7 +95,8 @@ fn cycles_are_freed() {
         assert_eq!(node.array.len(), 1 << 20);
     });
     assert_eq!((report.freed, report.freed_bytes, live(&heap)), (1, 4 << 20, 0));
-    // The cycle is never dropped, so its array keeps the heap alive. The array's memory is freed.
+    // The cycle is never dropped, so its array keeps the heap alive. Nevertheless, the scope's end
+    // has freed the array's memory.
     device.synchronize().unwrap();
     assert!(heap.reclaim_all().unwrap() >= 4 << 20);
 }
@@ -163,8 +164,9 @@ fn innermost_scope_owns_array() {
         });
         assert_eq!((inner.freed, inner.freed_bytes, inner.kept.len()), (1, 20, 2), "{inner}");
         assert!(late.is_freed() && !twice.is_freed());
-        // Unlike `thread_scope`, `scope` owns only arrays of its own target. `outer` owns the rest.
+        // The array is leaked, so the end of `outer` frees it.
         std::mem::forget(once);
+        // Unlike `thread_scope`, `scope` owns only arrays of its own target. `outer` owns the rest.
         let (explicit, inner) = heap.scope(|scope| {
             std::mem::forget(target.filled(100, 1_u8).unwrap());
             std::mem::forget(scope.target().unwrap().filled(1000, 1_u8).unwrap());

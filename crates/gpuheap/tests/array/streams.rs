@@ -61,8 +61,8 @@ fn freed_memory_waits_for_its_stream() {
         // 16 MiB take most of a millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
-        // With `none` and `driver`, the driver chooses addresses, so the streams may get different
-        // memory. The driver's pools grow by 32 MiB, so the heap's limit is higher.
+        // With `none` and `driver`, the driver chooses addresses, so one stream need not get memory
+        // that another freed. The driver's pools grow by 32 MiB, so the heap's limit is higher.
         let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
         let limit = if shares { 8 * count as u64 } else { 64 << 20 };
         let builder = Heap::builder(&device).without_environment().pool(pool);

@@ -1,4 +1,4 @@
-//! Tests of when batches are uploaded, handed out and freed.
+//! Tests that batches are uploaded, handed out and freed at the right time.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, Scope, SharedArray};
@@ -6,7 +6,7 @@ use ndarray::{Array1, Array2, arr1};
 
 use crate::support::{assert_all_returned, emulated, heap, make_heap};
 
-/// Number of elements of a batch. A batch is too large to be uploaded with other arrays.
+/// Number of elements of a batch. With this many, an upload does not join the batch with others.
 const MANY: usize = 10_000;
 
 fn batch_of(nth: u32) -> Vec<u32> {
@@ -109,7 +109,7 @@ fn results_and_kept_batches_stay() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// In a scope, kept batches belong to the scope, and so do arrays made from batches.
+/// A scope frees batches that the program kept with `keep`, and arrays made from batches.
 #[test]
 fn scopes_are_kept_to() {
     let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
@@ -173,10 +173,10 @@ fn scopes_free_batches_too() {
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
-        // The scope's end freed batches that were uploaded ahead, so they return errors. So do
-        // later uploads with a target of the scope.
+        // The end of the scope freed the batches that were uploaded ahead, so their turns return
+        // errors. With a target of the scope, later uploads fail too.
         for left in (0..2).rev() {
-            // If the target is the heap's, uploads after the end of the scope succeed.
+            // With the heap's own target, uploads after the end of the thread's scope succeed.
             if of_thread && (ahead == 0 || left == 0) {
                 assert!(batches_next(&mut returned).to_vec().unwrap() == batch_of(4 - left));
                 continue;
@@ -262,7 +262,7 @@ fn the_callers_own_arrays_survive() {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
     }
-    // If the target has another kind of memory, the batch has a copy that is freed with the batch.
+    // `shared` is not in pinned memory, so the batch has a copy that is freed with the batch.
     let pinned = target.kind(MemoryKind::Pinned);
     let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
     assert!(up.is_freed() && !shared.is_freed());
@@ -294,7 +294,7 @@ fn structures_are_freed_whole() {
             assert_eq!((number, &up.name), (nth, &format!("sample {nth}")));
             let down: Sample<Array2<f64>, Array1<u8>> = Host.adapt(&up).unwrap();
             assert_eq!((down.image[(9, 9)], down.labels[0][0]), (nth as f64, nth as u8));
-            // The next step freed all arrays of the last item, also small arrays in a shared block.
+            // This step freed all arrays of the previous item, also small arrays in a shared block.
             if let Some(old) = old {
                 assert!(old.image.is_freed() && old.labels.iter().all(DeviceArray::is_freed));
             }

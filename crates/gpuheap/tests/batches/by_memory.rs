@@ -76,12 +76,12 @@ fn chunk_is_fraction_of_free_memory() {
     let heap = limited(&device, 48 << 20);
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (48, 24));
     assert_eq!((first(&heap, 1.0, 1), first(&heap, 1.0, 2), first(&heap, 0.25, 0)), (24, 16, 12));
-    // Batches may use cached memory, but not live memory.
+    // The size of a batch counts cached memory as available, but not live memory.
     let live = heap.target().unwrap().filled(16 << 20, 0_u8).unwrap();
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (32, 16));
     drop(live);
     assert_eq!(first(&heap, 1.0, 0), 48);
-    // With no limit, batches use the free memory of the device.
+    // Without a limit (also from the environment), batches use the free memory of the device.
     let builder = Heap::builder(&device).without_environment();
     let free = builder.build().unwrap();
     heap.reclaim_all().unwrap();
@@ -263,7 +263,7 @@ fn repeating_views_are_batched() {
     assert!(batches.next().unwrap().is_err());
     assert_eq!((batches.rows(), batches.next().is_none()), (0..1, true));
     drop(batches);
-    // The view has as many rows as a length can count. A row is a `()` without bytes.
+    // The view `many` has as many rows as a view can have. Its rows are `()`, and take no bytes.
     let none = ndarray::arr0(());
     let many = none.broadcast(usize::MAX / 2).unwrap();
     let mut batches = target.batches_by_memory(&many, 0.5).unwrap();

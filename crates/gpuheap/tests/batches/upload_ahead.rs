@@ -8,7 +8,7 @@ use gpuheap_driver::CUresult;
 
 use crate::support::{assert_all_returned, device, emulated};
 
-/// Size of a batch, in bytes: one segment of the pool, so that a limit admits whole batches.
+/// Size of a batch, in bytes: one segment of the pool, so that a limit of `n` batches admits `n`.
 pub(crate) const BATCH: usize = 20 << 20;
 
 pub(crate) fn limited(device: &Device, batches: usize) -> Heap {
@@ -105,7 +105,8 @@ fn short_memory_reduces_batches_ahead() {
         assert!(heap.usage().unwrap().reserved_peak as usize <= resident * BATCH);
         assert_all_returned(&device, &heap, "fewer");
     }
-    // The iterator's length includes a batch that the heap lacks memory to upload ahead.
+    // The heap has memory for one batch only, so it cannot upload the next batch ahead. The
+    // iterator's length still includes that batch.
     let device = device(1 << 30, Schedule::Seeded(9));
     let heap = limited(&device, 1);
     let mut batches = heap.target().unwrap().batches((0..8).map(batch_of)).prefetch(5);

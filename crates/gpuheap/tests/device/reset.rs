@@ -234,7 +234,7 @@ fn reset_ends_one_device() {
     assert!(one.can_reach(&two).unwrap());
     let fresh = reset(one);
     assert!(two.synchronize().is_ok());
-    // Peer access ended with the context, and is enabled again.
+    // The reset ended the context, and with it the peer access. `can_reach` enables it again.
     assert!(fresh.can_reach(&two).unwrap());
     assert_eq!(fresh.emulator().unwrap().calls_of("cuCtxEnablePeerAccess"), 2);
     assert!(two.can_reach(&fresh).unwrap());

@@ -1,5 +1,6 @@
-//! Tests of the library's values in thread-local variables. They are dropped at their thread's end,
-//! when other thread-local variables no longer exist. The drop must neither abort nor lose memory.
+//! Tests of the library's values that a program stores in thread-local variables. Such a value may
+//! be dropped at its thread's end after the library's own thread-local variables. The drop must
+//! neither abort nor lose memory.
 //!
 //! An abort ends the process, so every case runs in a child, which is this program again. The child
 //! names each case before it runs.
@@ -80,7 +81,7 @@ fn thread_locals_drop_at_thread_end() {
                 report that it was given:\nThread 'loader' (";
     assert!(stderr.contains(told), "{stderr}");
     assert!(stderr.contains("1 allocation outstanding: 4.88 KiB from 1 site"), "{stderr}");
-    // The destructors of a thread that calls `exit` run too, whether or not it is the main thread.
+    // If a thread calls `exit`, its thread-locals are dropped too, on the main thread or another.
     for pool in PoolKind::ALL {
         for order in ["early", "late"] {
             succeeds(&format!("exit {} {order}", pool.name()));
@@ -131,7 +132,7 @@ fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, mak
     }
     let heap = Heap::builder(device).pool(pool).track(tracking).build().unwrap();
     heap.on_thread_end(|_| ());
-    // Registers the library's thread-locals: the thread's cache, and its record for leak reports.
+    // Allocates, so that the library registers the destructors of its own thread-locals.
     drop(zeroed(&heap, MemoryKind::Device));
     let values = makes.iter().map(|make| make(&heap)).collect();
     if is_early { EARLY.set(values) } else { LATE.set(values) }
@@ -160,7 +161,7 @@ fn on_threads() {
     }
 }
 
-/// Drops all of `VALUES` at once, by the destructors of a thread that ends the process.
+/// Keeps all of `VALUES` in thread-locals. Their destructors run when this thread calls `exit`.
 fn at_exit(pool: PoolKind, is_early: bool) {
     let makes = VALUES.map(|(_, make)| make);
     keep(&device(), pool, Tracking::Counts, is_early, &makes);
@@ -183,7 +184,8 @@ fn in_key_destructors() {
             let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
             let work = move || {
                 leave_to_key(Box::new((heap, 1)));
-                // Makes std create its record of the thread, so that std drops it before round 3.
+                // Makes std create its record of the thread, so that std drops the record before
+                // the third round of destructors.
                 drop(thread::current());
             };
             thread::spawn(work).join().unwrap();
@@ -200,8 +202,8 @@ fn in_key_destructors() {
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Sets the pthread key to a heap and the number of the next round of destructors. In that round,
-/// the key's destructor `use_and_close` gets both.
+/// Stores a heap and the number of the next round of destructors in the pthread key. In that round,
+/// pthread passes both to the key's destructor, `use_and_close`.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
     // SAFETY: the key is valid, and only its destructor uses the box that it points to.
@@ -222,8 +224,8 @@ extern "C" fn use_and_close(late: *mut c_void) {
     USED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A handler of a thread's end may use the heap, whether the handler or the heap's thread-locals
-/// were registered first.
+/// A handler of a thread's end may use the heap. It does not matter which was registered first: the
+/// handler or the heap's thread-locals.
 fn handlers_allocate() {
     for is_early in [true, false] {
         say(&format!("handler, early: {is_early}"));

@@ -20,7 +20,7 @@ fn zero_byte_allocation_touches_nothing() {
         assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
         drop(blocks);
         let usage = heap.usage().unwrap();
-        // The only driver calls are those that the two calls of `usage` made.
+        // Only the two calls of `usage` call the driver, each of them at most twice.
         assert!(usage.driver_calls - before <= 4, "{pool}: {}", usage.driver_calls - before);
         assert_all_returned(&device, &heap, pool.name());
     }

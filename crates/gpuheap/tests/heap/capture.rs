@@ -66,8 +66,8 @@ fn capture_is_untouched_by_heap() {
             drop(allocate_filled(&heap, 5 * MIB, 1, &other));
             let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
             captured(&device, &stream, mode, || {
-                // The stream gets its own cached block and new memory. It gets no block that
-                // another stream freed.
+                // The capturing stream gets its own cached block and then new memory. It never gets
+                // a block that another stream freed.
                 let again = heap.allocate(3 * MIB, &stream).unwrap();
                 assert_eq!(again.address(), hit);
                 let fresh = heap.allocate(5 * MIB, &stream).unwrap();
@@ -231,8 +231,8 @@ fn capture_takes_only_requested_memory() {
     }
 }
 
-/// At the hard limit, a request finds its stream's one free block, although the pool first lists
-/// many blocks that a capturing stream freed.
+/// At the hard limit, a request finds its stream's one free block. In the pool's list, this block
+/// comes after many blocks that a capturing stream freed.
 #[test]
 fn capture_free_hides_no_memory() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {

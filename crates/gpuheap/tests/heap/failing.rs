@@ -22,9 +22,9 @@ pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     (failed, made_good)
 }
 
-/// Fails each call of a scenario in turn, with two error codes. Asserts that a run without a
-/// failing call succeeds, that more than `failures` runs fail, and that `recoveries` or more
-/// recover.
+/// Fails each driver call of a scenario in turn, with two error codes. Asserts that the run without
+/// a failing call succeeds. Of the other runs, more than `failures` must fail, and at least
+/// `recoveries` must succeed.
 pub(crate) fn assert_errs_or_recovers(
     what: &str,
     (failures, recoveries): (u64, u64),

@@ -49,7 +49,7 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
     let what = format!("{pool}, limited {limited}, {code:?} at call {nth}: {errors:?}");
     assert_nothing_live(&heap, &what);
     let failed_frees = heap.usage().unwrap().stats.failed_frees;
-    // A second run works, and in the end all memory is returned.
+    // The heap still allocates afterwards, and in the end all memory is returned.
     drop(heap.allocate(24 * MIB, &streams[0]).unwrap());
     assert_all_returned(&device, &heap, &what);
     drop(heap);
@@ -69,8 +69,8 @@ fn sweep(limited: bool) {
     }
 }
 
-// The sweeps (each call fails in turn) without and with a limit are two tests, so that they run at
-// the same time. They take most of this suite's time.
+// In a sweep, each call fails in turn. The sweeps with and without a limit are two tests, so that
+// they run at the same time: they take most of this suite's time.
 
 #[test]
 fn failing_call_errs_or_recovers() {

@@ -98,8 +98,8 @@ fn findings_name_block_and_free() {
     insta::assert_snapshot!(texts.join("\n"));
 }
 
-/// The pool `stitched` maps freed memory at new addresses for a large block. No work used these
-/// addresses, so only the memory itself shows that it is reused too early.
+/// The pool `stitched` maps freed memory at new addresses for a large block. No earlier work used
+/// these addresses, so the checks find the early reuse only if they follow the physical memory.
 #[test]
 fn unordered_reuse_is_found_by_bytes() {
     for schedule in schedules() {
@@ -179,7 +179,8 @@ fn zero_filled_memory_counts_as_written() {
     }
 }
 
-/// Two threads with caches write and read blocks to their last byte, on ordered streams.
+/// Random programs without a bug use blocks to their last byte, on three streams that wait for each
+/// other if needed. The checks find nothing.
 #[test]
 fn clean_random_programs_have_no_findings() {
     for pool in PoolKind::ALL {
@@ -239,7 +240,8 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
 /// An upload copies more bytes than the array has, as if the array's shape were too small.
 #[test]
 fn oversized_upload_is_found() {
-    // In other pools, each array is a separate allocation, so the driver refuses the upload.
+    // Only in these pools is an array part of a larger driver allocation. In other pools, the
+    // driver itself refuses an upload past the array's end.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();

@@ -61,7 +61,8 @@ fn default_stream_handles_name_one_stream() {
     }
 }
 
-/// The device is so small that each block must reuse the memory of the previous block.
+/// Only one block fits on the device, so each block reuses memory that was last used on a retired
+/// stream. The heap must not query that stream.
 #[test]
 fn retired_stream_is_not_queried() {
     for pool in PoolKind::ALL {
@@ -153,7 +154,7 @@ fn retired_stream_refuses_work() {
     }
 }
 
-/// If one of two `Stream` objects for a stream is retired, the other stays in use. The stream's
+/// Two `Stream` objects wrap one stream. After one is retired, the other can still be used, and its
 /// later work does not count as completed.
 #[test]
 fn new_object_of_retired_stream_works() {
@@ -242,7 +243,7 @@ fn retire_all_spares_other_streams() {
     for stream in [one.stream().unwrap(), one.default_stream().unwrap()] {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         heap.retire(&stream).unwrap();
-        // `retire` has no effect on a stream that gpuheap made: the stream can still use its block.
+        // `retire` has no effect on streams that gpuheap made, so this stream is still usable.
         fill_and_free(block, 1, &stream);
     }
     let error = heap.retire(&two.stream().unwrap()).unwrap_err();
@@ -282,8 +283,8 @@ fn unannounced_frees_take_few_events() {
     }
 }
 
-/// If the fence of a free fails, no other stream can wait for that free, because its stream may end
-/// unannounced. The fence of the stream's next free covers both.
+/// A free on a stream that may end unannounced is fenced at once. If that fence fails, no other
+/// stream can wait for the free. The fence of the stream's next free covers both frees.
 #[test]
 fn unfenced_free_blocks_only_itself() {
     if on_real_gpu() {
@@ -346,8 +347,8 @@ fn request_on_retired_stream_is_refused() {
     }
 }
 
-/// During the request, its stream's slot passes to a new stream. A block that the new stream freed
-/// does not count as freed on the request's stream.
+/// During the request, its stream is retired, and a new stream takes the slot. A block that was
+/// freed on the new stream does not count as freed on the request's stream.
 #[test]
 fn request_on_replaced_stream_is_refused() {
     const LARGE: usize = 12 << 20;
@@ -437,12 +438,12 @@ fn queries_work_during_retire() {
     }
 }
 
-/// Leaves memory that is reused only after a wait for the device: an array of 40 MiB on a device of
-/// 64 MiB. It is freed after its stream was retired. That stream may end unannounced, so no fence
-/// covers the free.
+/// Frees an array of 40 MiB, on a device of 64 MiB, after the array's stream was retired. That
+/// stream may end unannounced, so the heap records no fence for the free. The memory is reused only
+/// after a wait for the whole device.
 fn detach(device: &Device, heap: &Heap) {
     let raw = make_foreign_stream(device);
-    // SAFETY: the stream is alive until it was retired and the array was freed.
+    // SAFETY: the stream ends only after it was retired and the array was freed.
     let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
     let array = heap.on(&stream).filled(40 << 20, 1_u8).unwrap();
     stream.synchronize().unwrap();
@@ -518,7 +519,8 @@ fn detached_memory_ignores_next_stream() {
     }
 }
 
-/// If memory needs a wait for the device, the heap does not break a capture to get that memory.
+/// A request during a capture does not get memory that can be reused only after a wait for the
+/// device. The wait would break the capture.
 #[test]
 fn capture_request_skips_detached_memory() {
     for pool in PoolKind::ALL {

@@ -20,12 +20,13 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
 }
 
-/// Reads an array on stream `c` and frees it there. Allocates the same memory on `a`, and frees it
-/// on `b`. Then allocates it on `b` and writes to it. `c` must read the first contents.
+/// Copies an array on stream `c`, and frees the array there. The next block, on `a`, gets that
+/// memory, and `free` frees the block on `b`. Then `b` gets the memory and writes to it. The copy
+/// on `c` must still have read the first contents.
 fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();
-    // The copy takes the second half of the limit.
+    // `x` and this copy fill the limit. So the next block must reuse the memory of `x`.
     let read = x.copy_to(&heap.on(&c)).unwrap();
     let address = x.device_ptr(&c).unwrap();
     drop(x);
@@ -51,8 +52,8 @@ fn free_on_follows_all_orderings() {
     }
 }
 
-/// Each driver call of the free fails in turn. Either the order is kept, or no other block gets the
-/// memory.
+/// Each driver call of the free fails in turn. The memory must then be reused in the order of the
+/// streams, or not at all.
 #[test]
 fn free_on_orders_despite_failing_call() {
     if on_real_gpu() {

@@ -19,7 +19,7 @@ const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Sched
 const MODES: [CUstreamCaptureMode; 3] =
     [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
 
-/// A stream that another library made and captures.
+/// A stream that another library made. That library also captures graphs on the stream.
 struct Theirs<'a> {
     device: &'a Device,
     raw: CUstream,
@@ -43,7 +43,7 @@ impl<'a> Theirs<'a> {
     }
 
     fn wrap(&self) -> Result<Stream, Error> {
-        // SAFETY: each test ends the stream after its blocks, or announces the stream's end.
+        // SAFETY: each test announces the stream's end, or first frees all blocks of the stream.
         unsafe {
             match self.unannounced {
                 true => self.device.unannounced_stream(self.raw),
@@ -233,8 +233,8 @@ fn running_graph_memory_is_not_reused() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         theirs.end().unwrap().run_and_end(&runner);
-        // If the request succeeds, the heap has waited for the launched graph. Otherwise, the
-        // emulator's checks find a conflict between the graph and this fill.
+        // The request may succeed only after the heap has waited for the launched graph. Without
+        // the wait, the emulator's checks find a conflict between the graph and this fill.
         match heap.allocate(16 * MIB, &other) {
             Ok(block) => fill(&block, 2, &other),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
@@ -394,8 +394,7 @@ fn known_block_is_freed_in_capture() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         block.free_on(&stream).unwrap();
         let inside = allocate_filled(&heap, 5 * MIB, 2, &stream);
-        // A block that was allocated in the capture is freed on a stream outside of it. The host
-        // waits for that stream.
+        // The test frees a block of the capture on a stream outside of the capture.
         let outside = device.stream().unwrap();
         inside.free_on(&outside).unwrap();
         theirs.end().expect(case).end();
@@ -434,7 +433,7 @@ fn device_wait_spares_unknown_capture() {
             let device = emulated(64 * MIB, Schedule::OnDemand);
             let heap = heap(&device, pool);
             let own = device.stream().unwrap();
-            // Leaves 32 MiB that become free only after a wait for the device.
+            // Frees 32 MiB in such a way that they are reused only after a wait for the device.
             let ended = Theirs::new(&device, true);
             let stream = ended.wrap().unwrap();
             let detached = allocate_filled(&heap, 32 * MIB, 1, &stream);
@@ -483,7 +482,7 @@ fn own_default_stream_is_captured_first() {
     });
 }
 
-/// A program captures repeatedly. The heap keeps nothing of the graphs that ended.
+/// A program captures repeatedly. Once a graph is destroyed, later captures reuse its memory.
 #[test]
 fn captures_in_turns_leave_no_streams() {
     let device = emulated(256 * MIB, Schedule::Immediate);
@@ -506,7 +505,7 @@ fn captures_in_turns_leave_no_streams() {
     assert_all_returned(&device, &heap, "captures in turns");
 }
 
-/// Breaks the capture of a stream by a wait that a capture does not allow.
+/// Breaks the capture of a stream: the host must not wait for a stream that is capturing.
 fn break_capture(theirs: &Theirs<'_>) {
     // SAFETY: the tests destroy the stream of `theirs` only after this call.
     let waited =
@@ -514,8 +513,8 @@ fn break_capture(theirs: &Theirs<'_>) {
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/// A block of a capture is used after that capture ended. Then a later capture on the same stream
-/// is broken by a wait. The end of the earlier graph does not show that the use has completed.
+/// A block of a capture is used on the stream after that capture ended. Then a wait breaks a later
+/// capture on the same stream. The end of the first graph must not count as the end of that use.
 #[test]
 fn later_broken_capture_keeps_order() {
     for pool in POOLS {
@@ -553,8 +552,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// A wait breaks a second capture on a stream. Before that capture ends, a request with the
-/// `Stream` of the first capture gets no memory of the first graph.
+/// A stream is captured again, and a wait breaks this second capture. Until the second capture
+/// ends, a request with the `Stream` of the first capture gets no memory of the first graph.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
@@ -603,7 +602,7 @@ fn heap_ends_before_its_graph() {
     });
 }
 
-/// If the heap knew a stream before a capture, the stream has another name in the capture.
+/// A stream that the heap knew before a capture has a second id in the heap during the capture.
 #[test]
 fn stream_of_two_names_frees() {
     for_each_case(|device, pool, unannounced, case| {
@@ -830,15 +829,15 @@ fn heaps_end_amid_captures() {
                             theirs.begin(MODES[2]);
                             match theirs.wrap() {
                                 Ok(stream) => break stream,
-                                // Another heap that ends looks for captures, and then waits for the
-                                // device. If this capture begins in between, the wait breaks it. A
-                                // heap finds an unannounced stream's capture only after the
-                                // stream's first use.
+                                // Another heap may end at this time: it looks for captures, and
+                                // then waits for the device. The wait breaks this capture if it
+                                // begins in between. The heap also overlooks a capture on an
+                                // unannounced stream until the stream's first use.
                                 Err(_) => assert!(theirs.end().is_none()),
                             }
                         };
-                        // If a graph's memory is freed outside the capture, the graph is not
-                        // launched afterwards.
+                        // `runs` is `false` if the graph must not be launched, and `runs_late` if
+                        // it must not be launched after the blocks in `kept` are freed.
                         let (mut runs, mut runs_late) = (true, true);
                         for _ in 0..next(9) {
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
@@ -906,8 +905,8 @@ fn heaps_end_amid_captures() {
     }
 }
 
-/// The heap first sees the stream outside the capture when a block of the capture is freed. The
-/// stream then counts as ordinary, so its memory is reused.
+/// After the capture, a block of the capture is freed. At this free, the heap first sees the stream
+/// outside of a capture. From then on the stream counts as ordinary, so its memory is reused.
 #[test]
 fn stream_named_by_free_is_ordinary() {
     let device = emulated(512 * MIB, Schedule::Immediate);

@@ -80,7 +80,7 @@ fn limit_without_room_is_refused() {
     }
 }
 
-/// A reclaim returns as few segments as possible, and no larger segments than necessary.
+/// A reclaim returns as few segments as possible, and of these the smallest that are enough.
 #[test]
 fn reclaim_returns_little_above_target() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -323,7 +323,7 @@ fn small_block_leaves_limit_to_large() {
     }
 }
 
-/// The fitting block follows other blocks of nearly its size that were freed later.
+/// The fitting block was freed before nine blocks that are slightly too small, and is still found.
 #[test]
 fn fitting_block_is_found_at_limit() {
     const UNIT: u64 = 512;
@@ -355,8 +355,8 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // With eight blocks of the last size, the product of slack and live bytes would be small if
-        // it overflowed 64 bits.
+        // The last size is chosen so that the product of slack and live bytes would be small if it
+        // wrapped at 64 bits.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);
             let heap = Heap::builder(&device)

@@ -150,11 +150,11 @@ fn other_heaps_have_separate_rows() {
         panic!("{fit}")
     };
     assert_eq!((*short_by, *cause, *needs_all), (1004 * MIB, Cause::OtherHeaps, false));
-    // Even all memory that other heaps hold would not suffice.
+    // It is enough to free memory of the other heap. The foreign 100 MiB are too little.
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // Before it failed, the request reclaimed the other heap's cache. Live memory is left.
+    // The failed request reclaimed the other heap's cache, so only its live memory remains.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));
@@ -300,7 +300,7 @@ fn failing_call_errs_or_recovers() {
             };
             assert!(!run(0).0, "{pool} beside {sibling}");
             let (failed, made_good) = fail_each_call(run);
-            // If a single call runs out of memory, the heap finds other memory.
+            // In some runs, the heap makes up for the failed call with other memory.
             assert!(made_good > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
             assert!(failed > 0 || code == CUresult::ERROR_OUT_OF_MEMORY, "{pool}: none failed");
         }

@@ -4,7 +4,7 @@
 //!
 //! On a GPU, the freeing streams lag behind: the kernels before a block's last use take several
 //! times as long as the host needs for a whole round. A missing wait therefore shows in the
-//! contents of the blocks. On the emulator it is a finding as well.
+//! contents of the blocks. On the emulator, the checks also report a missing wait as a finding.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
@@ -58,12 +58,12 @@ fn stitched_blocks_are_not_overwritten_early() {
 fn run(pool: PoolKind, shape: &Shape) {
     // On this schedule, work is done only when it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
-    // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200, and three streams share this rate.
-    // The passes take far longer than the host needs for the rest of a round.
+    // Each slow stream adds to an array of 1 GiB. On an H200 (4.8 TB/s), one such pass takes 0.4
+    // ms, and three streams share this rate. The host needs far less time for the rest of a round.
     let (rounds, count) = if on_real_gpu() { (2048, 256 << 20) } else { (512, 16) };
     let is_driver_s = matches!(pool, PoolKind::None | PoolKind::Driver);
     let limit = match pool {
-        // The driver chooses the memory that is reused, and its own pools grow by 32 MiB.
+        // The driver chooses the memory to reuse, and its own pools grow by 32 MiB: allow more.
         PoolKind::None | PoolKind::Driver => 128 * MIB,
         // Each block takes at least one granule of the driver.
         PoolKind::Simple | PoolKind::Binned => {
@@ -108,8 +108,8 @@ fn run(pool: PoolKind, shape: &Shape) {
     drop((streams, rest));
     if let Some(emulator) = device.emulator().filter(|_| !is_driver_s) {
         let waits = emulator.calls_of("cuStreamWaitEvent");
-        // `stitched` needs fewer waits, because it also finds parts of blocks whose work has
-        // completed meanwhile.
+        // The bound is low for `stitched`: it waits less often, because it also uses parts of
+        // blocks whose work has completed meanwhile.
         assert!(waits > rounds as u64 / 4, "{pool}: {waits} waits in {rounds} rounds");
     } else if !is_driver_s {
         assert!(overtaken > rounds / 2, "{pool}: {overtaken} of {rounds} rounds were slow enough");
@@ -179,8 +179,8 @@ impl Scene<'_> {
             let block = self.written(bytes, tag + 1, &stream);
             kept.push((block, stream.clone()));
         }
-        // Does not query streams on the emulator: a query would order the host after the stream's
-        // work, and the checks would then find fewer missing waits.
+        // Queries streams only on a real GPU. On the emulator, a query would order the host after
+        // the stream's work, and so hide missing waits from the checks.
         if on_real_gpu() && slow.iter().any(|at| !self.streams[*at].0.is_done().unwrap()) {
             self.overtaken += 1;
         }

@@ -1,4 +1,4 @@
-//! Programs with one bug each, in the memory of a heap. The emulator's checks must find each bug,
+//! Programs that each use a heap's memory with one bug. The emulator's checks must find each bug,
 //! and `examples/planted.rs` runs each program under `compute-sanitizer`.
 
 use std::ffi::CString;
@@ -17,7 +17,7 @@ pub(crate) enum Bug {
     IntoTheNeighbour,
     /// Reads a block before it is written. Its memory has bytes of an earlier block.
     NeverWritten,
-    /// Frees a block in the order of its stream while another stream may still write to the block.
+    /// Frees and reuses a block on its stream while another stream may still write to the block.
     UnorderedReuse,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
     let (one, two) = (device.stream().unwrap(), device.stream().unwrap());
     let scene = Scene { device, by, source: heap.allocate(2 * bytes, &one).unwrap() };
     scene.call(|driver| {
-        // SAFETY: the source is live and the stream alive.
+        // SAFETY: the source block is live, and the stream exists.
         unsafe {
             let _ =
                 driver.cuMemsetD8Async(scene.source.address(), 1, 2 * bytes as usize, one.raw());
@@ -67,7 +67,7 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
         Bug::IntoTheNeighbour => {
             let neighbour = heap.allocate(bytes, &one).unwrap();
             scene.write(neighbour.address(), bytes, &one);
-            // If the two blocks touch, the write starts in the block with the lower address.
+            // The write starts in the lower block, to reach the upper block if they touch.
             let first = address.min(neighbour.address());
             scene.write(first, bytes + bytes / 2, &one);
         }
@@ -104,8 +104,8 @@ impl Scene<'_> {
     fn write(&self, address: u64, bytes: u64, stream: &Stream) {
         match self.by {
             By::Calls => self.call(|driver| {
-                // SAFETY: the write is wrong on purpose. The emulator only reports such a write. A
-                // GPU is used by this program alone.
+                // SAFETY: the write is wrong on purpose. The emulator only reports such a write. On
+                // a GPU, it reaches only memory of this program.
                 let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
             }),
             By::Kernels => {
@@ -119,7 +119,7 @@ impl Scene<'_> {
         match self.by {
             By::Calls => self.call(|driver| {
                 let mut host = vec![0_u8; bytes as usize];
-                // SAFETY: both sides have these bytes, and the driver waits for the copy.
+                // SAFETY: `host` and the block have this length. The driver waits for the copy.
                 unsafe {
                     let _ = driver.cuStreamSynchronize(stream.raw());
                     let _ = driver.cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), address, host.len());

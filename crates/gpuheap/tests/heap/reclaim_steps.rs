@@ -35,8 +35,8 @@ fn request_returns_only_needed_cache() {
     let device = emulated(128 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for (pool, left) in [
-        // The request is for 44 MiB, and 16 MiB of the device are free. Freeing the block of 32 MiB
-        // alone gives the other 28 MiB.
+        // 112 of 128 MiB are cached. The request for 44 MiB lacks 28 MiB, and the block of 32 MiB
+        // alone gives them. So 80 MiB stay cached.
         (PoolKind::Simple, 80 * MIB),
         // Before `split` takes more memory, it joins two of its segments, here of 40 and of 16 MiB,
         // into one piece.

@@ -160,8 +160,8 @@ pub(crate) fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R
     result
 }
 
-/// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
-/// the contents that a block had when it was freed. The host does not wait for the copy.
+/// Device memory outside the heap. Before a block is freed, parts of the block are copied here on a
+/// stream, so that a test can check its contents. The host does not wait for the copies.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,
@@ -209,7 +209,7 @@ impl Witness<'_> {
             check("fill", unsafe { driver.cuMemsetD8Async(slot, tag, SLOT as usize, raw) })?;
             (0..=last).try_for_each(|place| {
                 let from = block.address() + (block.bytes() - length) / last * place;
-                // SAFETY: block and stream are alive. The slot is in this witness's memory.
+                // SAFETY: block and stream are alive. `new` allocated the slot's memory.
                 let copied = unsafe {
                     driver.cuMemcpyDtoDAsync_v2(slot + place * PLACE, from, length as usize, raw)
                 };

@@ -72,7 +72,7 @@ fn short_thread_takes_others_cache() {
                     (0..256).map(|_| heap.allocate(128 << 10, &stream).unwrap()).collect();
                 drop(blocks);
                 kept.0.send(()).unwrap();
-                // The thread continues to exist, and requests nothing.
+                // Keeps the thread, and so its cache, until the other thread's request returned.
                 let _ = ended.recv();
             });
             kept.1.recv().unwrap();
@@ -191,8 +191,8 @@ fn concurrent_drop_and_reacquire_lose_nothing() {
     assert_no_findings(&device, "let go of and asked for");
 }
 
-/// Threads of a heap end while the heap ends. The threads and the heap both give back the threads'
-/// caches. Threads of the next heap take these caches.
+/// Threads end while the last handles of their heap are dropped, so both may give back a thread's
+/// cache. Threads of the next heap reuse these caches. No cache may serve two threads.
 #[test]
 fn returned_cache_serves_one_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -235,7 +235,7 @@ fn frees_that_fail_keep_the_account() {
         let symbols = ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"];
         let fails = |symbol| Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN).onwards();
         emulator.set_faults(FaultPlan::new(symbols.map(fails)));
-        // Half of the frees return their errors. The heap counts all failures.
+        // Half of the blocks are freed by `free` and return errors. The heap counts all failures.
         let failed = blocks.into_iter().enumerate().filter_map(|(at, block)| match at % 2 {
             0 => block.free().err(),
             _ => None,

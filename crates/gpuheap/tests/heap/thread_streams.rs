@@ -48,7 +48,7 @@ fn driver_pool_refuses_thread_stream() {
         assert!(error.to_string().contains("use a stream of your own"), "{error}");
     };
     refused(heap.allocate(MIB, &own).unwrap_err());
-    // A block of an ordinary stream cannot be freed on the thread's stream either.
+    // A block of an ordinary stream cannot be freed on a thread's default stream.
     refused(heap.allocate(MIB, &ordinary).unwrap().free_on(&own).unwrap_err());
     assert_all_returned(&device, &heap, "driver");
 }
@@ -146,7 +146,8 @@ fn stream_works_after_thread_end() {
 }
 
 /// Each of two threads allocates on its own default stream, and frees the other thread's blocks.
-/// All frees are ordered after the block's stream, and half of them after the other stream too.
+/// Every free is ordered after the work on the block's stream. Every second free is also ordered
+/// after the work on the freeing thread's stream.
 #[test]
 fn threads_free_others_blocks() {
     for_each(|device, heap| {
@@ -175,8 +176,8 @@ fn threads_free_others_blocks() {
     });
 }
 
-/// A thread waits for its default stream, after another thread enqueued work in that stream's
-/// order.
+/// Another thread enqueues work in the order of this thread's default stream. A wait for this
+/// stream covers that work.
 #[test]
 fn wait_covers_other_threads_work() {
     for is_done in [false, true] {
@@ -241,8 +242,8 @@ fn thread_stream_can_capture() {
     assert_all_returned(&device, &heap, "a capture");
 }
 
-/// A handle of the per-thread default stream names another stream on each thread. Nothing orders
-/// the streams.
+/// The handle of the per-thread default stream means a different stream on each thread. Nothing
+/// orders these streams with one another.
 #[test]
 fn checks_distinguish_thread_streams() {
     if on_real_gpu() {

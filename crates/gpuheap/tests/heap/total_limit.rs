@@ -44,7 +44,8 @@ impl Machine {
         self.heaps[at].allocate(bytes, &self.streams[at])
     }
 
-    /// Returns the bytes taken on all devices. Asserts that the limit counts them and holds.
+    /// Returns the bytes that the heaps took on all devices. Asserts that the limit counts as many,
+    /// and that they are within the limit.
     fn taken(&self) -> u64 {
         let emulator = self.devices[0].emulator().unwrap();
         let usages = self.devices.iter().map(|device| emulator.usage(device.ordinal()));
@@ -125,8 +126,8 @@ fn reset_device_leaves_total() {
     drop(live);
 }
 
-/// Runs two devices to their limit with one driver call failing. Returns the number of errors, and
-/// whether the run made that call.
+/// Runs two devices to their limit. Driver call number `nth` fails with `code`. Returns the number
+/// of errors, and `true` if the run made that call.
 fn run_to_limit(pool: PoolKind, nth: u64, code: CUresult) -> (usize, bool) {
     let machine = Machine::new(2, pool, 40 * MIB);
     let emulator = machine.devices[0].emulator().unwrap();

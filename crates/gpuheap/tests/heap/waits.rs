@@ -1,5 +1,5 @@
-//! Tests that earlier frees count as completed after the program itself waits. A stream that reuses
-//! their memory does not wait for later work, and no later free counts as completed.
+//! Tests that all earlier frees count as completed after a wait by the program itself. A stream
+//! then reuses their memory without a wait for later work. Later frees do not count as completed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Event, Heap, PoolKind, Stream};
@@ -51,11 +51,11 @@ fn later_work_is_not_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    // Each query of the heap does some of this emulated work, but `a` stays busy.
+                    // Keeps `a` busy, although each query by the heap completes some of the work.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // This free comes after the program's wait. The array is too large for the
-                        // first block's memory.
+                        // This array is freed after the program's wait, and is too large to reuse
+                        // the memory of the array freed before.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();
@@ -80,7 +80,7 @@ fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &
     let heap = builder.hard_limit(limit).build().unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
     let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
-    // Each query of the heap does some of this emulated work, but stream `a` stays busy.
+    // Keeps `a` busy, although each query by the heap completes some of the emulated work.
     (0..64).for_each(|_| freed.fill(1).unwrap());
     drop(freed);
     let emulator = device.emulator().unwrap();
@@ -111,7 +111,7 @@ fn spare_memory_avoids_waits() {
     }
 }
 
-/// Two streams pass memory to each other while none of their work is done. The memory that the heap
+/// Two streams pass memory to each other while all their work is pending. The memory that the heap
 /// takes does not grow with the number of passes.
 #[test]
 fn memory_taken_against_waits_is_bounded() {
@@ -152,8 +152,8 @@ fn free_after_wait_stays_pending() {
                 }
                 let copies = [&x, &again].map(|array| array.copy_to(&heap.on(&c)).unwrap());
                 drop((x, again));
-                // Only the event was recorded before the copies. A wait for the stream or the
-                // device would include the copies.
+                // The event was recorded before the copies, so a wait for it does not cover them. A
+                // wait for the stream or the device would cover them.
                 if late && way == "event" {
                     learn(&device, &c, &event);
                 }

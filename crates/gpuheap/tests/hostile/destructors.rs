@@ -24,9 +24,9 @@ impl Drop for Reads {
     }
 }
 
-/// Makes an array on the first of two heaps of a device. A thread then gives a stream of another
-/// device access to the array. Meanwhile the second heap ends, and drops its handler for ends of
-/// threads. The handler owns the value that `held` returns.
+/// Makes an array on the first of two heaps of a device. A worker thread then gives a stream of
+/// another device access to both heaps' memory. Meanwhile the second heap is dropped, and ends on
+/// the worker. Its end drops the handler for ends of threads, with the value that `held` returns.
 fn ends_while_a_peer_is_let_in(
     held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
 ) -> (SharedArray<u8>, std::thread::JoinHandle<Result<u64, Error>>) {
@@ -45,12 +45,12 @@ fn ends_while_a_peer_is_let_in(
     let (theirs, same) = (user.stream().unwrap(), array.clone());
     let worker = std::thread::spawn(move || same.device_ptr(&theirs));
     std::thread::sleep(Duration::from_millis(150));
-    // The worker holds the heap too at this point, and later ends it.
+    // The worker holds this heap too at this point, so the heap ends later, on the worker.
     drop(second);
     (array, worker)
 }
 
-/// Code of the program is called with no array locked, so it may read an array.
+/// The library calls code of the program without an array's lock, so the code may read an array.
 #[test]
 fn destructor_reads_peer_array() {
     let (send, said) = channel();
@@ -69,8 +69,8 @@ impl Drop for Locks {
     }
 }
 
-/// Code of the program is called with no array locked. Here it takes a lock that another thread
-/// holds while that thread reads the array.
+/// The library holds no array's lock while it calls code of the program. Here a destructor takes a
+/// lock of the program, while the thread that holds this lock reads the array.
 #[test]
 fn destructor_takes_program_lock() {
     let own: Arc<Mutex<()>> = Arc::default();
@@ -84,8 +84,8 @@ fn destructor_takes_program_lock() {
     worker.join().unwrap().unwrap();
 }
 
-/// A handler frees all memory that its thread left. That ends the heap and the handler itself, in
-/// the destructor of a thread-local variable.
+/// When a thread ends, a handler frees all memory that the thread left. The last free ends the heap
+/// and drops the handler itself, in the destructor of a thread-local variable.
 #[test]
 fn handler_frees_threads_leftovers() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -132,8 +132,8 @@ thread_local! {
     static LAST: Last = const { Last(RefCell::new(None)) };
 }
 
-/// A thread scope is used in the destructor of a thread-local variable that is older than the
-/// library's variables.
+/// The destructor of a thread-local variable uses a thread scope. The variable was registered
+/// before the library's variables, so its destructor runs after theirs.
 #[test]
 fn thread_scope_ends_with_thread() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
@@ -146,7 +146,7 @@ fn thread_scope_ends_with_thread() {
                 send.send((array.is_freed(), report.freed)).unwrap();
             }));
         });
-        // Registers the library's thread-local variables after `LAST`, so these are dropped first.
+        // Registers the library's thread-local variables after `LAST`: they are dropped first.
         let other = heap_of_its_own();
         other.thread_scope(|scope| drop(scope.target().unwrap().filled(5, 1_u8)));
     };

@@ -61,7 +61,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
     assert_eq!(wrong, 0, "{what}");
 }
 
-/// Writes the kept array on the stream that uploads ahead, before the array's batch is current.
+/// Writes a kept array of a batch uploaded ahead, before the iteration reaches the batch.
 #[test]
 fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {

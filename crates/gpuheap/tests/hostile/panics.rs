@@ -77,7 +77,7 @@ fn in_scopes() {
     }
 }
 
-/// An error that reports whether memory ran out, and how many bytes are missing.
+/// An error that claims, truly or not, that memory ran out, and how many bytes are missing.
 struct Lie(bool, Option<u64>);
 
 impl RunsOut for Lie {
@@ -102,7 +102,7 @@ fn in_retried_calls() {
                 let _block = heap.allocate(1000, &stream);
                 if calls.get() > nth { panic_any(PLANNED) } else { Err(Lie(true, Some(nth))) }
             };
-            // If `retry` makes at most `nth` calls, `call` does not panic.
+            // `call` panics at its call number `nth + 1`. `retry` may give up before that.
             let done = catch_unwind(AssertUnwindSafe(|| heap.retry(call)));
             assert!(done.is_err() || calls.get() <= nth, "{pool}: {nth}");
         }

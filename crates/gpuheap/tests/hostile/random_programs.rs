@@ -68,8 +68,8 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(elements).to_vec()
 }
 
-/// Returns the value of a call; `None` for the expected error. If `freed`, the expected error says
-/// that memory was freed, otherwise that memory ran out.
+/// Returns the value of a call, or `None` if the call failed as expected. If `freed`, it has to
+/// fail because the memory was freed. Otherwise it may fail because memory ran out.
 fn unless_refused<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {
@@ -135,8 +135,8 @@ impl<T: Model> Slot<T> {
         self.memory.borrow_mut().bytes[start..start + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// Replaces the handle with the result of `change`. If that fails as expected, drops the
-    /// handle.
+    /// Returns a slot for the result of `owned` or `shared`, called with the handle. If the call
+    /// fails, drops the handle. Only with `may_fail`, the call may fail.
     fn changed<U: Model>(
         self,
         forward: usize,
@@ -236,7 +236,7 @@ impl<T: Model> Thing for Slot<T> {
                     self.write(part.start, &vec![value; part.len()]);
                 }
             }
-            // A copy to another device may pass through the host, which reads the elements.
+            // A copy between devices may go through the host. The host reads only valid elements.
             4 if self.model().is_some() => {
                 let (target, to) = world.target(a, b, c);
                 let copied = unless_refused(self.view().copy_to(&target), freed);
@@ -314,7 +314,7 @@ impl<T: Model> Thing for Slot<T> {
                 };
             }
             10 => {
-                // A stream of another device may lack access to the array.
+                // This fails if the stream is of another device without access to the array.
                 let stream = &world.streams[a as usize % world.streams.len()].1;
                 let _ = self.view().device_ptr(stream);
             }

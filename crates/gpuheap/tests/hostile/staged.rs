@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Advice, DeviceArray, Element, Error, Host, MemoryKind, Pool
 
 use crate::support::{KINDS, assert_clean, device, heap, heaps};
 
-/// An adapt rule for an array of that many bytes. Calls the function before the array has memory.
+/// An adapt rule for an array of `self.0` bytes. Calls `self.1` before the array has memory.
 struct Early<'a, R>(usize, &'a dyn Fn(DeviceArray<u8>) -> R);
 
 impl<R> Adapt<Upload> for Early<'_, R> {
@@ -31,8 +31,8 @@ macro_rules! aligned {
 
 aligned! { A16 16; A256 256; A512 512; A1024 1024; A4096 4096; }
 
-/// Reads a staged array as elements that need alignment, in every way, both in its own block and in
-/// a shared block. Each way returns an error or an aligned array.
+/// Reads a staged array as elements that need alignment, in three ways, in its own block and in a
+/// shared block. Each way returns an error or an aligned array.
 fn is_aligned<U: Element>(what: &str) {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
@@ -177,8 +177,8 @@ fn uses_of_staged_array_err() {
     }
 }
 
-/// A staged array is dropped, freed, moved to another thread, or ended in another way. The block is
-/// freed with the last of its arrays.
+/// Each case ends a staged array in another way, for example by a drop, by a free, or on another
+/// thread. The block is freed with the last of its arrays.
 #[test]
 fn ends_of_staged_array_free_memory() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
@@ -233,7 +233,7 @@ impl Adapt<Upload> for Optional {
     }
 }
 
-/// The arrays that `adapt` returns have memory, even if an adapt rule ignores errors of its parts.
+/// All arrays that `adapt` returns have memory, even if a rule ignores an error of one upload.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     for pool in PoolKind::ALL {

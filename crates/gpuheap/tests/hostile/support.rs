@@ -1,4 +1,5 @@
-//! Makes devices for tests with hostile code, and arrays that detect stray writes next to an array.
+//! Makes devices for tests that run hostile code. Also makes arrays that surround another array,
+//! and detect stray writes beyond its ends.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};

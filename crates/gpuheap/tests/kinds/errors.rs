@@ -47,7 +47,8 @@ fn useless_pinned_limit_is_refused() {
     }
 }
 
-/// Only device memory can be in a `stitched` or `driver` pool. Other kinds are in a `split` pool.
+/// The error of a request names the pool that serves the requested kind. Only device memory can be
+/// in a `stitched` or `driver` pool; a `split` pool then serves the other kinds.
 #[test]
 fn error_names_pool_of_kind() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -18,7 +18,7 @@ fn pinned(heap: &Heap, stream: &Stream) -> Target {
     heap.on(stream).kind(MemoryKind::Pinned)
 }
 
-/// Allocates a buffer without contents, and enqueues no work for it.
+/// Allocates a buffer without filling it, so that no work is enqueued on the stream.
 fn recycled(target: &Target) -> DeviceArray<u8> {
     // SAFETY: any byte is a u8, and the tests write it before they read it.
     unsafe { target.uninit::<u8, _>(BYTES).unwrap().assume_written() }

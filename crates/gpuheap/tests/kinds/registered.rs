@@ -92,7 +92,7 @@ fn memory_without_wait_stays_registered() {
         let mut array = target.register(vec![1_u8; MIB]).unwrap();
         array.device_ptr(&other).unwrap();
         array.fill(2).unwrap();
-        // `unregister` waits twice, because it also waits to read the elements.
+        // The last way, `unregister`, waits twice, because it also waits to read the elements.
         let waits = if number == ways.len() { 2 } else { 1 };
         let fault = Fault::nth("cuStreamSynchronize", waits, CUresult::ERROR_UNKNOWN);
         emulator.set_faults(FaultPlan::new([fault]));

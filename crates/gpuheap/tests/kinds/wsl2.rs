@@ -45,7 +45,8 @@ fn host_borrow_waits_for_device() {
     let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
     let unified = heap.on(&mine).kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
     let busy = heap.on(&other).filled(1 << 20, 2_u8).unwrap();
-    // The stream was not queried before, because on the emulator a query runs a part of the work.
+    // Do not query the stream before this read. On the emulator, a query would run a part of the
+    // work, and the read itself has to wait for all of it.
     let seen = unified.as_slice().unwrap();
     assert!(other.is_done().unwrap());
     assert_eq!(seen[..], [1; 100]);

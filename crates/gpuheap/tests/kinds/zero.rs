@@ -14,11 +14,12 @@ const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryK
 const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
 /// Size in bytes of a block that every pool caches.
 const BLOCK: usize = 64 << 10;
-/// Smaller size in bytes, for which every pool hands out a cached block of [`BLOCK`].
+/// Size in bytes that is a little smaller than [`BLOCK`]. Every pool serves such a request with a
+/// cached block of [`BLOCK`] bytes.
 const PART: usize = BLOCK - 24;
 
-/// Returns the contents and the address of the next block that the pool hands out. In the contents,
-/// each run of equal bytes is one byte.
+/// Returns the contents and the address of the next block that the pool hands out. The contents are
+/// shortened: one byte stands for each run of equal bytes.
 fn next_contents(target: &Target) -> (Vec<u8>, u64) {
     // SAFETY: any byte is a u8; the test reads the previous contents.
     let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
@@ -127,12 +128,13 @@ fn raw_blocks_zero_after_stream_end() {
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
             let rest = heap.allocate(PAST_SPARE, &other).unwrap();
-            // The simple pool hands out this larger block for the next request, without rounding.
+            // Leaves a cached block that is larger than the next request. The simple pool hands out
+            // the whole block for that request.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let (address, bytes) = (block.address(), block.block_bytes());
             let whole = device.with_current(|driver| {
-                // SAFETY: the block has these bytes, its rounding included.
+                // SAFETY: `bytes` is the size of the whole block, after the request was rounded up.
                 unsafe { driver.cuMemsetD8Async(address, 0xcd, bytes as usize, stream.raw()) }
             });
             check("cuMemsetD8Async", whole.unwrap()).unwrap();
@@ -171,7 +173,8 @@ fn unzeroed_memory_is_not_reused() {
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);
-            // If a request lacks memory, the heap tries again to fill the kept block, and frees it.
+            // The heap kept the block that it could not fill. A request that lacks memory makes the
+            // heap fill the block again, and free it.
             heap.allocate(2 << 30, target.stream()).unwrap_err();
             target.uninit::<u8, _>(1 << 62).unwrap_err();
             secret(&target.zero_on_free(true)).release().unwrap();

@@ -57,7 +57,8 @@ fn flush_report_explains_kept_memory() {
     assert_eq!(device.flush().unwrap().kinds, []);
 }
 
-/// If a driver does not report its free memory, the flush still reports everything else.
+/// If the driver does not report its free memory, the texts say "unknown" for the figures that
+/// depend on it. All other figures are still reported.
 #[test]
 fn flush_report_marks_unknown_figures() {
     for pool in PoolKind::ALL {

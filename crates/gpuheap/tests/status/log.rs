@@ -14,7 +14,7 @@ use crate::support::{emulated, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// Code of a test that receives each message, with its level, target and text.
+/// Function of a test, called for each message with the message's level, target and text.
 type Listener = Box<dyn FnMut(Level, &str, String)>;
 
 thread_local! {
@@ -167,8 +167,8 @@ fn logger_may_use_logged_heap() {
         heap.allocate(200 * MIB, &stream).unwrap_err();
         drop(heap);
         LISTENER.with(RefCell::take);
-        // Messages are counted: each reclaim step of the failed request, the opening and closing of
-        // the device's heap, and the closing of this heap.
+        // Counts a message for each reclaim step of the failed request, two for the opening and
+        // closing of the device's heap, and one for the closing of `heap`.
         assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
     }
 }
@@ -189,8 +189,8 @@ fn outlived_heap_logs_close_once() {
         for _ in 0..3 {
             owner.flush().unwrap();
         }
-        // `can_reach` holds locks of the library. A logger that is called meanwhile would block on
-        // them.
+        // `can_reach` must log nothing while it holds locks of the library, because a logger that
+        // uses the library would then wait for these locks forever.
         assert!(reader.can_reach(&owner).unwrap());
         drop(block);
         owner.flush().unwrap();

@@ -81,7 +81,7 @@ fn live_peak_is_exact_on_thread() {
     }
 }
 
-/// A random program of one thread. It has nested parts, each with a meter.
+/// A random program of one thread. It has nested parts, and a meter measures each part's memory.
 struct Nested<'a> {
     heap: &'a Heap,
     streams: Vec<Stream>,
@@ -153,8 +153,8 @@ fn nested_meter_peaks_are_exact() {
     }
 }
 
-/// Each of several threads caches as much as it may. The error of the high-water mark is at most
-/// the total that the threads cache.
+/// Each of several threads caches as much as it may. The heap's peak of live bytes is then not
+/// exact, but it is off by at most the total that the threads cache.
 #[test]
 fn live_peak_error_is_bounded() {
     const THREADS: u64 = 4;

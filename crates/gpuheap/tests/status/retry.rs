@@ -8,7 +8,7 @@ use crate::support::{allocate_filled, assert_all_returned, assert_no_findings, e
 
 const MIB: u64 = 1 << 20;
 
-/// An error of another library. It contains the number of the call that failed.
+/// An error type of another library. In these tests, it contains the number of the failed attempt.
 #[derive(Debug, PartialEq)]
 enum Theirs {
     NoMemory(u32),

@@ -67,7 +67,8 @@ fn heaps_sharing_granule_fit_device() {
     let status = other.memory_status().unwrap();
     let reserved = other.usage().unwrap().reserved;
     assert_eq!(status.device_used, Some(reserved + status.other_heaps), "{status}");
-    // One heap gives back its part of the granule. The driver keeps that part for the other heap.
+    // One heap frees its part of the granule. The driver keeps the granule, because the other heap
+    // uses the rest of it.
     drop(theirs);
     assert!(matches!(check_request(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
@@ -83,8 +84,8 @@ fn heaps_sharing_granule_fit_device() {
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
-/// A forecast is for the stream that can reuse most memory, with `at_most` as the bound for all
-/// streams. On another stream, a small heap takes new memory instead of making the stream wait.
+/// A forecast is for the stream that can reuse the most memory. `at_most` is its bound for every
+/// stream. On a stream that can reuse less, a small heap takes new memory instead of waiting.
 #[test]
 fn request_takes_at_most_forecast() {
     let mut rather = 0;

@@ -1,5 +1,5 @@
-//! If the bytes that an error reports as missing are freed, the request succeeds. An error reports
-//! no amount that it does not know.
+//! If the missing bytes that an error reports are freed, the request succeeds. If the amount is not
+//! known, the error reports none.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
@@ -79,8 +79,8 @@ impl Scene {
         let pieces = if hogs { HOG / PIECE } else { 0 };
         let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
-        // The limit is set after the heap is built. A limit of the builder is fixed for the pool
-        // `driver`, and the test has to raise it.
+        // In the pool `driver`, a limit that was set in the builder cannot be changed. This test
+        // raises the limit later, so it sets the limit only after the heap is built.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
         Scene { streams, heap, hog, live: Vec::new() }
     }
@@ -116,7 +116,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Frees `bytes` of `hog`, the other heap's blocks. Returns `false` if fewer bytes are live.
+    /// Frees `bytes` of the other heap's blocks, in `hog`. Returns `false` if fewer bytes are live.
     fn free_hog(&mut self, bytes: u64) -> bool {
         let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
         left.inspect(|left| self.hog.truncate(*left)).is_some()
@@ -298,8 +298,8 @@ fn assert_foreseen(
                 let fit = heap.would_fit(bytes).unwrap();
                 let meter = heap.meter().unwrap();
                 let allocated = heap.allocate(bytes, &stream);
-                // In a pool that does not map memory, a small request may succeed against the
-                // forecast: the driver may have room in a granule that is in use.
+                // If the pool does not map memory, a small request may succeed although the
+                // forecast is no. The driver may have room for it in a granule that is in use.
                 let maps = matches!(pool, PoolKind::Split | PoolKind::Stitched);
                 let certain = maps || bytes > 2 * MIB;
                 let agree = fit.is_yes() == allocated.is_ok();
@@ -336,9 +336,9 @@ fn assert_foreseen(
     Ok(())
 }
 
-/// A small run is a part of the pool for small requests. Freeing its last block leaves it empty,
-/// while its memory is also mapped in a range for large requests. A large request in that range
-/// takes no new memory, as forecast.
+/// A small run is a part of the pool for small requests. After its last block is freed, the run
+/// keeps its memory, and a range for large requests maps the same memory. A large request in that
+/// range takes no new memory, as forecast.
 #[test]
 fn range_over_small_run_takes_nothing() {
     let allocate = |bytes| Action::Allocate { bytes, stream: 0 };
@@ -488,8 +488,8 @@ fn driver_refusal_is_not_device_full() {
     }
 }
 
-/// If `would_fit` returns yes or no, the request has that outcome. Around the last byte that this
-/// driver has, it returns "perhaps", because the driver reports too much free memory.
+/// If `would_fit` returns yes, the request succeeds, and if it returns no, the request fails. This
+/// driver reports too much free memory, so for nearly all of the memory the result is "perhaps".
 #[test]
 fn overpromising_driver_gives_perhaps() {
     for pool in PoolKind::ALL {
@@ -507,8 +507,8 @@ fn overpromising_driver_gives_perhaps() {
                 heap.reclaim_all().unwrap();
                 match fit {
                     Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
-                    // Larger requests fail too, so the loop ends at the first failure. On WSL2 each
-                    // failure waits 2 s for memory that returns late.
+                    // Larger requests would fail too, so the loop ends here. On WSL2 each failed
+                    // request waits 2 s for freed memory that the host returns late.
                     Fit::No { .. } => {
                         assert!(!served, "{pool} {live} {bytes}: {fit}");
                         break;
@@ -586,7 +586,7 @@ fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
     target.uninit::<u8, _>(21 << 20).map(drop)
 }
 
-/// If the text does not say "at least", the program runs with the limit that the text names.
+/// The error names a limit. If its text does not say "at least", the request fits that limit.
 #[test]
 #[cfg(feature = "arrays")]
 fn pinned_error_names_sufficient_limit() {

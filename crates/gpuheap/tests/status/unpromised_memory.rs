@@ -1,5 +1,5 @@
-//! Tests of `would_fit` and of the figures in errors, for memory that a heap may not get. It was
-//! freed in a capture, refused by the driver, or would be freed by a reclaimer.
+//! Tests of `would_fit` and of the figures in errors, for memory that may not become free. It was
+//! freed in a capture, the driver refused it, or only a reclaimer could free it.
 
 use std::sync::Mutex;
 
@@ -40,7 +40,7 @@ fn capture_frees_are_not_promised() {
             assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
             assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");
             assert!(!error.to_string().contains("other heaps of this process hold"), "{error}");
-            // For memory that the capture does not affect, forecast and request succeed.
+            // The capture does not affect the rest: the forecast is yes, and the request succeeds.
             assert!(asker.would_fit(16 * MIB).unwrap().is_yes(), "{what}");
             drop(asker.allocate(16 * MIB, &other).unwrap());
         });
@@ -52,8 +52,8 @@ fn capture_frees_are_not_promised() {
     }
 }
 
-/// The driver's pool received the free before the capture. The stream reaches the free after the
-/// capture.
+/// The block is freed before its stream is captured, but the stream completes the free only after
+/// the capture. During the capture, no other heap may count on this memory.
 #[test]
 fn driver_frees_in_capture_unpromised() {
     for pool in PoolKind::ALL {

@@ -54,7 +54,7 @@ fn run(
                     drop(block);
                     continue;
                 }
-                // A free on another stream requires that the block's own fills are completed.
+                // `free_on` requires that the block's fills, on its own stream, are completed.
                 device.synchronize().unwrap();
                 block.free_on(&streams[stream]).unwrap();
             }

@@ -127,7 +127,8 @@ def check_reports():
 def watch_heap():
     """Finds the emulated driver's function to call after each optimiser step.
 
-    A step after a refusal shows that the program caught a heap's error and continued.
+    The program has replaced PyTorch's allocator by another heap. If a step completes after a
+    refused request, the driver sees that the program caught the heap's error and continued.
     """
     state.heap_step_done = getattr(ctypes.CDLL("libcuda.so.1"), "gpuheap_emulated_step_done", None)
 
@@ -139,7 +140,8 @@ def end():
         # Writes the report before the snapshot: a process may be killed while it writes a long
         # history.
         guarded(write)()
-        # After a fatal failure, keeps the memory snapshot of that moment, to explain the failure.
+        # If no step followed the last failure, the failure was fatal. Then keeps the snapshot that
+        # was written at the failure, because it explains the failure.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()
@@ -164,7 +166,8 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
-    # Writes a report now: other threads may delay the exit until `gpuheap dry-run` sends SIGKILL.
+    # Writes the report already here. Other threads may delay the exit until `gpuheap dry-run` sends
+    # SIGKILL, and then the exit writes no report.
     if state.torch is not None:
         guarded(update_peaks)()
         guarded(write)()

@@ -1,7 +1,7 @@
 """Chooses branches of the program that depend on a truth value from the device.
 
-No kernel runs, so the hook may choose the value. The hook reads the program's source, and chooses a
-value with which the program raises no error and leaves no loop.
+No kernel runs, so the hook may choose the value. The hook reads the program's source. It chooses a
+value with which the program does not raise an error, and does not leave a loop early.
 """
 
 import ast
@@ -28,14 +28,15 @@ EXITS = {"exit", "quit", "_exit", "abort"}
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 # Comparisons that hold for equal values, and comparisons that hold for different values.
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
-# Comparisons that hold if the left number is large. The second tuple is for comparisons with 0.
+# Comparisons that hold if the left number is the largest possible count. In the first tuple, the
+# right number may be that count too. In the second tuple, the right number is 0.
 LARGE_OR_EQUAL, LARGE = (ast.Gt, ast.GtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)
 # Kinds of nodes in the expressions that the hook evaluates.
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
 
 def truth(frame):
-    """Returns the truth value for `frame` to read, so that the program continues."""
+    """Chooses the truth value that the code of `frame` reads, so that the program continues."""
     at = call_path(frame)
     if at not in state.branches:
         state.branches[at] = find_branch(frame)
@@ -48,29 +49,34 @@ def truth(frame):
 
 
 def call_path(frame):
-    """Returns the positions of `frame` and its caller: either may test a value read by `frame`."""
+    """Returns the positions in `frame` and in its caller, as a key of `state.branches`.
+
+    The key includes the caller, because the caller may test the value that `frame` reads.
+    """
     back = frame.f_back
     return frame.f_code, frame.f_lasti, back and back.f_code, back and back.f_lasti
 
 
 class Branch:
-    """Truth value with which a condition does not make the program fail, return or leave a loop."""
+    """Truth value with which a condition lets the program go on: no error, return or `break`."""
 
     def __init__(self, value, loop=None):
         self.value = value
-        # Loop that ends if the condition has the opposite value; None if no loop ends.
+        # Loop that ends if the condition is not `value`; None if no loop ends.
         self.loop = loop
-        # Most live bytes in a round of the loop, rounds since that round, and number of all rounds.
+        # Most live bytes in a round of `loop`.
         self.most = 0
+        # Number of rounds since the round with the most live bytes.
         self.rounds = 0
         self.all_rounds = 0
 
 
 def is_staying(branch, frame):
-    """Returns True if the hook should choose a result with which the loop of `branch` continues.
+    """Returns True if the hook should choose a value with which the loop of `branch` goes on.
 
     A `for` loop runs to its end. A `while` loop ends after rounds in which live memory did not
-    grow. Growth below an earlier peak counts too, because the allocator may reserve more for it.
+    grow. Growth counts even if live memory stays below the program's peak, because the allocator
+    may reserve more memory.
     """
     if isinstance(branch.loop, (ast.For, ast.AsyncFor)):
         state.note(f"a result may end the loop at {place(frame)} early: it ran to its last round")
@@ -94,7 +100,10 @@ def left(frame, reason):
 
 
 def find_branch(frame):
-    """Returns the branch that the value read by `frame` should select; None if both continue."""
+    """Finds the condition that tests the value read by `frame`, and returns the branch to take.
+
+    Returns None if the program continues after either branch, or if no condition tests the value.
+    """
     where = position(frame)
     for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
         found = operand_at(node.test, where)
@@ -106,7 +115,8 @@ def find_branch(frame):
             branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
-    # No condition on this line tests the value. A value that `isnan` or `isinf` computed is false.
+    # No condition on this line tests the value. If `isnan` or `isinf` computed it, chooses False,
+    # because True would mean an error.
     expression = expression_at(frame, where)
     if expression is not None and names_in(expression) & RARE:
         return Branch(False)
@@ -117,9 +127,10 @@ def find_branch(frame):
 
 
 def count_that_stays(bound, frame):
-    """Returns the largest count, `bound`.
+    """Chooses the count that the code of `frame` reads: `bound`, the largest possible count, or 0.
 
-    If a loop tests the count, may return 0, to stay in the loop or to leave it.
+    Chooses 0 only if a loop tests the count. One of the two counts then continues the loop, and the
+    other ends it. `is_staying` decides which of them the hook chooses.
     """
     if frame is None:
         return bound
@@ -131,7 +142,10 @@ def count_that_stays(bound, frame):
 
 
 def find_comparison(frame):
-    """Finds a loop that tests the count. Its branch is True if the largest count continues it."""
+    """Returns the branch of a loop that tests the count; None without such a loop.
+
+    The branch is True if the loop goes on while the count is as large as possible.
+    """
     for part, wanted, loop in parts_that_read(frame):
         is_true = True
         if isinstance(part, ast.Compare):
@@ -143,11 +157,12 @@ def find_comparison(frame):
 
 
 def parts_that_read(frame):
-    """Yields each part of a loop condition that uses the value read in `frame`, or its variable.
+    """Yields each part of a loop condition that uses the value that `frame` read.
 
-    Each part comes with the truth value with which the program stays in the loop, and with the
-    loop. In a comparison, the value is on the left. If `frame` returns the value, the caller's
-    conditions are searched.
+    A part uses the value by the call that read it, or by the variable that stores it. Each part
+    comes with its truth value that keeps the program in the loop, and with the loop. In a
+    comparison, the value is on the left. If `frame` returns the value, the caller's conditions are
+    searched.
     """
     is_changed = False
     for _ in range(CALLERS):
@@ -170,7 +185,10 @@ def parts_that_read(frame):
 
 
 def consequence(node, loop):
-    """Returns the branch of a condition with which the program continues; None if both do."""
+    """Returns the truth value of a condition with which the program continues, as a `Branch`.
+
+    Returns None if both truth values lead to the same end.
+    """
     if isinstance(node, ast.Assert):
         return Branch(True)
     if isinstance(node, ast.While):
@@ -216,7 +234,8 @@ def operand_at(test, where):
     """Returns the operand of `and`, `or` or `not` at a position, and whether it is negated.
 
     Returns None if the position is outside of the condition, or inside of a comparison or a call.
-    If `where` is None, prefers an operand with a call: a call such as `item` may read.
+    If `where` is None, prefers an operand with a call, because a call such as `item` may be the
+    expression that read the value.
     """
     if where is not None and not encloses(span(test), where):
         return None
@@ -253,12 +272,13 @@ def ends_slice(frame):
 
 
 def number(frame):
-    """Returns the integer for `frame` to read, so that the program continues.
+    """Chooses the integer that the code of `frame` reads, so that the program continues.
 
-    This is the smallest integer with which no comparison ends a loop around the read. It is mostly
-    0, an index in range. If only an integer ends a `while` loop, returns that integer after
-    `MOST_ROUNDS`. In a loop over the indices that `nonzero` found in a vector, returns the number
-    of earlier rounds. Models loop in this way over the experts that have tokens.
+    Chooses the smallest integer with which no comparison ends a loop around the read. It is mostly
+    0, and 0 is also an index in range. Some `while` loops end only if the integer has a certain
+    value. Such a loop gets that value after `MOST_ROUNDS` rounds. A loop over the indices that
+    `nonzero` found in a vector gets the number of earlier rounds. Models loop in this way over the
+    experts that have tokens.
     """
     ends = set()
     for _ in range(CALLERS):
@@ -282,7 +302,8 @@ def number(frame):
 def row_of_loop(frame):
     """Returns the number of earlier rounds in a loop over rows that `nonzero` found in a vector.
 
-    Returns None outside of such a loop. Assumes that each expression reads once in a round.
+    Returns None outside of such a loop. Counts a round at each read: assumes that an expression of
+    the loop reads once in a round.
     """
     at = (frame.f_code, frame.f_lineno)
     if at not in state.loops:
@@ -301,7 +322,10 @@ def row_of_loop(frame):
 
 
 def end_of_last_round(at, frame, ends):
-    """Counts a round of a loop. After `MOST_ROUNDS`, returns one of `ends`, to end the loop."""
+    """Counts a round of the loop at `at`. After `MOST_ROUNDS`, returns one of `ends`.
+
+    `ends` are integers that may end the loop. Returns None if the loop should go on.
+    """
     is_while = any(isinstance(end.loop, ast.While) for end in state.ends[at])
     if not ends or not is_while:
         return None
@@ -309,14 +333,18 @@ def end_of_last_round(at, frame, ends):
     if rounds < MOST_ROUNDS:
         return None
     state.note(left(frame, f"{MOST_ROUNDS} rounds, and more rounds may take more memory"))
-    # Tries `ends` in turn: the loop may compare some of these integers with other read values.
+    # Tries another of `ends` in each further round, because some of them may not end the loop: the
+    # condition may compare them with other values.
     if rounds - MOST_ROUNDS == len(ends) - 1:
         state.rounds[at] = 0
     return ends[rounds - MOST_ROUNDS]
 
 
 class End:
-    """A loop that ends if a read value equals an expression. `code` is the compiled expression."""
+    """A loop that ends if the value that the program reads equals an expression.
+
+    `code` is the compiled expression.
+    """
 
     def __init__(self, code, loop):
         self.code, self.loop = code, loop
@@ -352,7 +380,7 @@ def compile_value(expression):
 
 
 def integers(end, frame):
-    """Evaluates the expression of `end` in `frame`. Returns the integers that end the loop."""
+    """Returns the integers that end the loop of `end`, by its expression evaluated in `frame`."""
     try:
         value = eval(end.code, frame.f_globals, variables(frame))
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]

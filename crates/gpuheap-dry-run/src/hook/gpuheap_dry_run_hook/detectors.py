@@ -1,7 +1,8 @@
 """Bounds the counts of boxes in torchvision's detectors.
 
-In training, a detector samples at most `batch_size_per_image` boxes of each image. At most a
-fraction of these boxes hits an object. So the counts are smaller than the counted tensors.
+In training, a detector samples at most `batch_size_per_image` boxes of each image. At most
+`positive_fraction` of these boxes hit an object. So a count of boxes is smaller than the tensor in
+which the boxes are counted.
 """
 
 import os
@@ -14,7 +15,7 @@ PROPOSALS = os.path.join(FOLDER, "rpn.py")
 
 
 def count_in_detector(frame, bound):
-    """Returns the largest count that the code of `frame` may read, at most `bound`."""
+    """Returns the largest count of boxes that the code of `frame` may find, at most `bound`."""
     most = most_boxes(frame) if frame is not None else None
     return bound if most is None else min(bound, most)
 
@@ -40,6 +41,6 @@ def sampled(frame):
 
 
 def hits(frame):
-    """Returns the maximum number of an image's sampled boxes that hit an object."""
+    """Returns the largest number of sampled boxes of one image that may hit an object."""
     sampler = variables(frame)["self"].fg_bg_sampler
     return int(sampler.batch_size_per_image * sampler.positive_fraction)

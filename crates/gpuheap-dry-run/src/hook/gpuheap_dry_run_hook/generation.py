@@ -8,8 +8,9 @@ import os
 from .lines import variables
 from .process import state
 
-# File with the loops that generate text. Each loop reads a truth value from the device. True
-# continues the loop in the function `CONTINUES`, and ends the other loops.
+# File with the loops that generate text. Each loop reads a truth value from the device to decide
+# whether to go on. In the function that `CONTINUES` names, True continues the loop. In all other
+# functions, True ends the loop.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
 # Maximum number of stack frames to search for the variables with the sequences' lengths.
@@ -17,7 +18,7 @@ CALLERS = 3
 
 
 def truth_in_generation(frame):
-    """Returns the truth value that `frame` reads in a loop that generates text; None elsewhere."""
+    """Chooses the truth value that `frame` reads in a loop that generates text; None elsewhere."""
     if not frame.f_code.co_filename.endswith(FILE):
         return None
     caller = frame

@@ -12,9 +12,9 @@ from .report import write
 
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
-# Number of reads of results without progress after which a program counts as waiting, and is ended.
-# `POLLS_WITH_BLOCKS` is for programs that allocate memory between reads. A loop that evaluates a
-# model also allocates memory, but reads less often.
+# Number of reads of results without progress from which a program counts as waiting for a result.
+# The program is then ended. `POLLS_WITH_BLOCKS` is for programs that allocate memory between reads.
+# A loop that evaluates a model also allocates memory, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
 # Exit code of a program that was ended because it waits forever.
@@ -25,8 +25,9 @@ class Progress:
     """Time of the last progress, and the reads since then."""
 
     def __init__(self):
-        # Optimiser steps and peak of memory. `lines`: lines that read results since either rose.
+        # Number of optimiser steps and peak of memory at the last change of either number.
         self.mark = None
+        # Program lines that have read a result since that change.
         self.lines = set()
         self.since = 0.0
         self.reads = 0

@@ -78,7 +78,10 @@ def write_peaks():
 
 
 def failure(text, devices):
-    """Returns a failed request for the report. The error has no peaks: adds the peaks at exit."""
+    """Makes the report's entry for a failed request from the text of the error.
+
+    The text names no peaks of memory, so the entry gets the peaks at the exit.
+    """
     size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0

@@ -48,8 +48,9 @@ def reader(frame):
 def variables(frame):
     """Returns the local variables of `frame`.
 
-    Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns, and so the
-    tensors in it. Empties the dictionary, unless the program holds it too.
+    Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns. The
+    dictionary would keep the tensors in it alive. So this function empties the dictionary, unless
+    the program refers to it too.
     """
     kept = frame.f_locals
     found = dict(kept)
@@ -78,5 +79,8 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns a line as text. `at` is its code object and number, or None for native code."""
+    """Returns a source line as text.
+
+    `at` is the pair of the line's code object and line number, or None for native code.
+    """
     return "a thread of PyTorch" if at is None else line_of(*at)

@@ -1,4 +1,4 @@
-"""Finds operators of PyTorch on the native stack of a read."""
+"""Finds PyTorch's operators on the native stack of a thread that copies a result to the host."""
 
 import ctypes
 import os
@@ -10,13 +10,14 @@ from .process import state
 # Maximum number of native frames that are examined at a copy to the host, innermost first. Bounds
 # the time that the hook adds to a copy.
 MOST_FRAMES = 160
-# Operators that return a value to their caller. For these, the caller's name decides whether a size
-# depends on the value.
+# Operators that only pass a value on to the function that called them. The name of that function
+# decides whether a size depends on the value.
 PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
     "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
 }  # fmt: skip
-# Prefixes of the names of operators that read a value, but do not choose a size by it.
+# Prefixes of the names of operators that copy a value to the host, but whose results have sizes
+# that do not depend on the value.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
     "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",
@@ -31,10 +32,10 @@ OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
 
 
 def operator_that_reads():
-    """Returns the operator that reads a result, and whether the result may decide a size.
+    """Returns the operator that copies a result to the host, and whether a size may depend on it.
 
-    The operator is None if the program itself reads. The stack contains, from the innermost frame:
-    hook, driver, operators of PyTorch, and interpreter.
+    Called during the copy. The operator is None if the program itself makes the copy. The stack
+    contains, from the innermost frame: hook, driver, operators of PyTorch, and interpreter.
     """
     if state.libc is None:
         return None, False
@@ -68,7 +69,7 @@ def operator_that_reads():
 
 
 def native_place(address):
-    """Returns the kind and the name of the function with this return address on a native stack."""
+    """Returns the kind and the name of the native function that contains a return address."""
     # Looks up the byte before the return address, because the return address may already belong to
     # the next function.
     found = symbol(state.libc, address - 1)

@@ -1,8 +1,9 @@
 """Finds the owners of memory at the peak: kinds of memory, modules of PyTorch, and lines.
 
-PyTorch records each allocation with a text that a program may set. The hook sets the text to the
-called module. Parameters, gradients and optimiser states are recognised by their addresses, read
-at steps and at failures. The texts and the reads allocate no device memory and change no size.
+PyTorch records each allocation with a text that a program may set. The Python hook sets this text
+to the number of the module that is being called. Parameters, gradients and optimiser states are
+recognised by their addresses, read at steps and at failures. The texts and the reads allocate no
+device memory and change no size.
 """
 
 import os
@@ -20,8 +21,9 @@ KINDS = (
 # Maximum number of times that the hook reads the addresses of all parameters, gradients and states.
 # It does so at first steps, new peaks and failures. A thousand parameters take 3 ms each time.
 MOST_LOOKS = 48
-# Number of first optimiser steps after each of which the hook reads the tensors' addresses, even
-# without a new peak. Optimiser states exist from the second step on.
+# Number of optimiser steps, from the first on, after which the hook always reads the tensors'
+# addresses. After later steps, it reads them only at a new peak. Optimiser states exist from the
+# second step on.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
@@ -35,7 +37,7 @@ OUTSIDE = "outside modules"
 
 
 class Owners:
-    """Names of modules, and the addresses that their tensors had when these were read."""
+    """Names of modules, and the addresses of the modules' tensors when the hook read them."""
 
     def __init__(self, torch, note):
         self.torch = torch
@@ -96,7 +98,7 @@ class Owners:
 
     def leave(self, module):
         stack = self.stack()
-        # An exception may have skipped the end of inner calls.
+        # Removes inner modules too, because an exception may have skipped their `leave`.
         while stack and stack.pop()[0] is not module:
             pass
         if self.set_text is not None:
@@ -298,7 +300,8 @@ def blocks_at_peak(entries, segments):
     for index, entry in enumerate(entries):
         action = entry["action"]
         if action == "alloc":
-            # If the recording lost the event of a free, an address is in `sizes` already.
+            # If the recording lost the event of a free, `sizes` still has an earlier block at this
+            # address. Subtracts the size of that block.
             live += entry["size"] - sizes.get(entry["addr"], 0)
             sizes[entry["addr"]] = entry["size"]
             if live > most:

@@ -104,7 +104,8 @@ def out_of_memory(device, requested, total, free):
 def is_absurd(device, requested, frame):
     """Returns True for a request far above the peak, by a function that reads kernels' results.
 
-    The hook chose these results, and the function may have computed the size from one of them.
+    No kernel runs, so the hook chose the results. The function may have computed the size of the
+    request from one of them.
     """
     peak = state.peaks.get(device, {}).get("allocated", 0)
     own = next(own_frames(frame), None)

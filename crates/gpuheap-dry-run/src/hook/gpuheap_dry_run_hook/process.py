@@ -4,7 +4,8 @@ import ctypes
 import os
 import time
 
-# Maximum number of notes, and of program lines that copy results to the host, to keep.
+# Maximum number of notes to keep. Also the maximum number of program lines to keep that copy
+# results to the host.
 MOST_LINES = 200
 
 
@@ -24,20 +25,23 @@ class State:
         # `memory` reports PyTorch's memory. None if this PyTorch does not support them.
         self.operands = None
         self.memory = None
-        # `branches` has the program's branches that results decide, keyed by place in the code.
-        # `tests` has the statements with a condition, keyed by file.
+        # `branches` has the branch to take at each condition that depends on a result, keyed by
+        # place in the code. `tests` has the statements with a condition, keyed by file.
         self.branches = {}
         self.tests = {}
-        # Expressions that end loops (`branches.End`), and rounds so far, keyed by place in code.
+        # Expressions that end loops (`branches.End`), keyed by place in the code.
         self.ends = {}
+        # Number of rounds of a loop so far, keyed by place in the code.
         self.rounds = {}
         # Parsed sources, keyed by file.
         self.sources = {}
         # Name of the tensor that the loop around a line iterates over, keyed by line.
         self.loops = {}
-        # Uses of a read number, keyed by place: whether it is a size, and whether it is returned.
+        # For each place in the code that reads a number from the device: whether the number is a
+        # size, and whether the function returns it.
         self.sized = {}
-        # Iterators over the slice bounds that a place in the code reads: 0 is a start, 1 is an end.
+        # An iterator for each place in the code that reads slice bounds from the device. The
+        # iterator returns 0 if the next read is the start of a slice, and 1 for the end.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False

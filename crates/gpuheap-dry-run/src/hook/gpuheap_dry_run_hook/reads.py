@@ -12,7 +12,7 @@ from .process import MOST_LINES, state
 from .results import NOT_CHOSEN, Copy, put_result
 from .sizes import becomes_size
 
-# Number of reads at one line after which the command warns: the program may wait forever for a
+# Number of reads at one line after which the command warns that the program may wait forever for a
 # value.
 MANY_READS = 10_000
 READ = ctypes.CFUNCTYPE(None, ctypes.POINTER(Copy))
@@ -84,7 +84,8 @@ class Reads:
     def __init__(self):
         self.times = 0
         self.last = NOT_CHOSEN
-        # True if each result was a count of elements, as large as the counted tensor allows.
+        # True if each read value was a count of elements, and the hook chose the largest possible
+        # count.
         self.is_bound = True
 
     def text(self):
@@ -110,7 +111,7 @@ def note_read(reads, key, result):
 
 
 def many_reads(line):
-    """Makes `gpuheap dry-run` warn that the program may never end, by a file that it polls."""
+    """Writes a file that makes `gpuheap dry-run` warn that the program may never end."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")

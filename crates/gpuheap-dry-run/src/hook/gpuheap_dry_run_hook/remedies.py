@@ -13,11 +13,12 @@ from .sharding import Sharding
 
 # Prefix of the names of remedies that shard a model. The number of cards follows.
 FSDP = "fsdp_"
-# Least number of repeated blocks that get gradient checkpoints: fewer do not count as a stack.
+# Least number of blocks with which a list of blocks of one class counts as a stack. Each block of a
+# stack gets gradient checkpoints.
 LEAST_BLOCKS = 2
-# Number of elements that share a scale in 8-bit optimisers, and least number of elements in a
-# state of 8 bits (as bitsandbytes documents).
+# Number of elements of an 8-bit optimiser state that share a scale, as bitsandbytes documents.
 SCALED_BLOCK = 256
+# Least number of elements in a parameter with states of 8 bits. Smaller ones have 32-bit states.
 LEAST_IN_8_BITS = 4096
 
 

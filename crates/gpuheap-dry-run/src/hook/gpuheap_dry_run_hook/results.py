@@ -1,8 +1,9 @@
 """Chooses the results that a program reads from the device.
 
-No kernel runs, so the hook chooses each result. Counts are as large as their bound, and indices are
-in range. Truth values let the program go on. Floating-point numbers sum to 1, as the probabilities
-of a row do. The program then takes at least as much memory as on a GPU.
+No kernel runs, so the Python hook chooses each result. With the chosen results, the program takes
+at least as much memory as on a GPU. A count of elements is as large as the counted tensor allows,
+and an index is in range. Truth values let the program go on. Floating-point numbers sum to 1, as
+the probabilities of a row do.
 """
 
 import ctypes
@@ -21,10 +22,11 @@ MOST_OPERANDS = 8
 COUNTING = {
     "_coalesce", "_unique2", "nonzero", "repeat_interleave", "unique_consecutive", "unique_dim",
 }  # fmt: skip
-# Operator that reads the sizes of each sequence of a padded tensor. The first size is the length,
-# at most the tensor's dimension 1; the others are the tensor's further dimensions.
+# Operator that copies to the host the real sizes of each sequence in a padded tensor. The first
+# size is the sequence's length, at most the size of the tensor's dimension 1. The other sizes are
+# the sizes of the tensor's further dimensions.
 UNPADDING = "_nested_tensor_from_mask"
-# Prefixes of operators for which a true value means an error.
+# Prefixes of the names of operators that read a flag that is true only after an error.
 TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
 # Source files of PyTorch that read floating-point numbers as error flags. 0 means no error.
 FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
@@ -32,7 +34,8 @@ FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
 INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
 FLOATS = {5: "e", 6: "f", 7: "d"}
 BOOLEAN, BFLOAT16 = 11, 15
-# Chosen end of a slice, such as `n` of `x[:n]`. Python reduces it to the sequence's length.
+# Value that the hook chooses for the end of a slice, such as `n` in `x[:n]`. Python reduces a value
+# that exceeds the sequence's length to that length.
 MOST_INDEX = 2**31 - 1
 # Bytes that are written at a time.
 PIECE = 1 << 20
@@ -72,14 +75,14 @@ class Operand(ctypes.Structure):
 
 
 class Result:
-    """Value that the hook chose for a copy to the host, and whether it is the largest count."""
+    """Value that the hook chose for a copy to the host, and whether it is an upper bound."""
 
     def __init__(self, value, is_bound=False):
         self.value = value
         self.is_bound = is_bound
 
 
-# Result if the hook chose no value: the program reads the bytes that its tensor has.
+# Result if the hook chose no value. The copied bytes then stay as they are.
 NOT_CHOSEN = Result(None)
 
 
@@ -100,7 +103,8 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     padded = [operand for operand in operands if operand.operator.decode() == UNPADDING]
     if counting and counting[-1] is read:
-        # The operator copies its own counts: a 32-bit integer for each part of the counted tensor.
+        # The operator divides its tensor into parts, and copies a 32-bit count for each part to the
+        # host. Writes counts that sum to the chosen count.
         result = count(
             count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
         )
@@ -133,7 +137,8 @@ def put_result(copy, operator, frame, line):
 def count(bound, operand, rule, is_largest):
     """Chooses how many elements a counting operator finds in its tensor."""
     result = bounded_count(bound, operand.shape(), rule, is_largest)
-    # `bound` assumes one repeat of each element, but the real sum of repeats has no bound.
+    # For `repeat_interleave`, `bound` assumes that each element is repeated once. The program may
+    # repeat elements any number of times, so `bound` is no upper bound.
     result.is_bound &= operand.operator != b"repeat_interleave"
     return result
 
@@ -158,7 +163,7 @@ def put_counts(copy, value, form):
 
 
 def chosen(read, operator, frame):
-    """Chooses a value that is not a count, so that most programs continue."""
+    """Chooses a value for a result that is not a count, so that most programs continue."""
     if read.element_type == BOOLEAN:
         return chosen_truth(read, operator, frame)
     if read.element_type in INTEGERS:
@@ -172,7 +177,8 @@ def chosen(read, operator, frame):
 
 def chosen_truth(read, operator, frame):
     if operator == "multinomial":
-        # The operator first reads whether the probabilities are valid, then whether all are 0.
+        # `multinomial` reads two flags in turn. The first means that the probabilities are valid,
+        # and the hook chooses True. The second means that all are 0, and the hook chooses False.
         state.multinomial = not state.multinomial
         return state.multinomial
     if operator not in (None, "__index__"):

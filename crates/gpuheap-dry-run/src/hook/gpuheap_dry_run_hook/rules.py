@@ -7,15 +7,17 @@ from .lines import line_at
 
 # Rules of `--read`. A rule has the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
-# Number of elements that operators such as `nonzero` find. If `LARGEST`, they find the most.
+# Largest number of elements that the hook lets operators such as `nonzero` find. If `LARGEST` is
+# true, they find as many elements as their tensors allow.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
-# The only line at which operators find `SMALLEST` elements, and not the most; None for all lines.
+# The only line at which operators such as `nonzero` find at most `SMALLEST` elements. At other
+# lines, they find as many as their tensors allow. None if `SMALLEST` applies to all lines.
 SMALLEST_LINE = os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_LINE")
 
 
 def is_largest_at(line):
-    """Returns True if operators that `line` calls, such as `nonzero`, find as many as possible."""
+    """Returns True if operators such as `nonzero` find all elements that they can at `line`."""
     return LARGEST or SMALLEST_LINE not in (None, line_at(line))
 
 
@@ -32,10 +34,10 @@ def rule_at(line):
 
 
 def value_of(rule, shape, bound):
-    """Evaluates the user's expression for a value that the program reads from a tensor.
+    """Evaluates the user's expression, to replace a value that the program reads from a tensor.
 
-    The expression may use `shape` (the tensor's sizes) and `bound` (the most elements that an
-    operator such as `nonzero` can find).
+    The expression may use `shape` (the tensor's sizes) and `bound` (the largest number of elements
+    that an operator such as `nonzero` can find).
     """
     if "code" not in rule:
         rule["code"] = compile(str(rule["value"]), f"--read {rule['file']}", "eval")

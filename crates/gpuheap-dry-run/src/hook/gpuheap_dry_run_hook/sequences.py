@@ -31,9 +31,10 @@ def fill_packed_sequences(torch):
 
 
 def full_lengths(padded, lengths, dimension):
-    """Returns lengths as large as a dimension of `padded`; None if `lengths` may be the program's.
+    """Returns lengths that are all as large as a dimension of `padded`.
 
-    Lengths that a kernel computed are all 0, or 1 if the program raised them.
+    Returns None if the program may have set `lengths` itself. Lengths that a kernel computed are
+    all 0, or 1 if the program raised them.
     """
     torch, most = state.torch, padded.shape[dimension]
     if torch.jit.is_tracing() or getattr(lengths, "is_cuda", False) or not len(lengths):

@@ -1,7 +1,7 @@
 """Shards models over several cards or into host memory, as FSDP does, in one process.
 
 The process is rank 0 of a group without other processes. Collectives of the emulated NCCL wait for
-no other rank, and take the memory of real collectives.
+no other rank, and allocate as much memory as real collectives.
 """
 
 import functools
@@ -62,7 +62,8 @@ class Sharding:
     def shard_part(self, part, optimisers):
         """Shards a module, and puts the sharded parameters into optimisers in place of whole ones.
 
-        Keeps no whole parameter, so that its memory is free before the next module is sharded.
+        Keeps no reference to a whole parameter. Its memory is then freed before the next module is
+        sharded.
         """
         from torch.distributed.fsdp import fully_shard
 

@@ -1,4 +1,7 @@
-"""Finds in a program's source the numbers that it reads and uses as the size of a tensor."""
+"""Finds the numbers that a program reads from the device and uses as the size of a tensor.
+
+Searches the program's source for these uses.
+"""
 
 import ast
 
@@ -13,12 +16,16 @@ PARTLY_SIZED = {"full": 1, "new_full": 1, "Embedding": 2, "Linear": 2}
 # Functions of Python that compute a number from numbers.
 ARITHMETIC = {"int", "max", "min", "round"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Maximum number of functions to search for a size: the function that reads a number, and callers.
+# Maximum number of functions to search for a use as a size: the function that reads the number from
+# the device, and its callers.
 CALLERS = 4
 
 
 def becomes_size(frame):
-    """Returns True if a number that `frame` reads is used as a size, there or in its callers."""
+    """Returns True if the source uses the number that `frame` is reading as a size.
+
+    Searches the callers too if the function of `frame` returns the number.
+    """
     for _ in range(CALLERS):
         at = (frame.f_code, frame.f_lasti)
         if at not in state.sized:
@@ -31,7 +38,7 @@ def becomes_size(frame):
 
 
 def find_size(frame):
-    """Returns whether a number that `frame` reads is a size, and whether `frame` returns it."""
+    """Returns whether `frame` uses the number it reads as a size, and whether it is returned."""
     where, tree = position(frame), parsed(frame.f_code.co_filename)
     function = function_of(frame, tree)
     if where is None or function is None:
@@ -39,7 +46,8 @@ def find_size(frame):
     own = {node.name: node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
     nodes = list(nodes_of(function))
     sizes = [size for node in nodes for size in sizes_in(node, own)]
-    # Searches the whole file: another method may use the number as a size, if `self` keeps it.
+    # If the function stores the number in `self`, another method may use the number as a size. So
+    # searches the whole file.
     kept = names_in_numbers(size for node in ast.walk(tree) for size in sizes_in(node, {}))
     names = names_in_numbers(sizes) | {name for name in kept if "." in name}
     assignments = [node for node in nodes if isinstance(node, ast.Assign)]
@@ -52,7 +60,7 @@ def find_size(frame):
 
 
 def is_number_in(expressions, where):
-    """Returns True if one of the expressions computes its number from the call at `where`."""
+    """Returns True if one of the expressions is computed from the result of the call at `where`."""
     parts = (part for expression in expressions for part in parts_of_number(expression))
     return any(isinstance(part, ast.Call) and span(part) == where for part in parts)
 
@@ -66,7 +74,7 @@ def names_in_numbers(expressions):
 
 
 def parts_of_number(node):
-    """Yields an expression, and the operands and arguments from which its value is computed."""
+    """Yields an expression, and recursively each operand and argument that its value depends on."""
     yield node
     parts = []
     if isinstance(node, ast.BinOp):

@@ -1,6 +1,7 @@
-"""Turns off options of `torch.compile` that time kernels. A dry run has no kernel times.
+"""Turns off options of `torch.compile` that time kernels.
 
-With these options, PyTorch compiles dozens of kernels for each matrix product.
+In a dry run, kernels take no time, so their times mean nothing. PyTorch would still compile dozens
+of kernels for each matrix product, to compare their times.
 """
 
 import os
@@ -11,7 +12,10 @@ TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordin
 
 
 def leave_out_tuning(torch):
-    """Makes `torch.compile` ignore the options in `TIMED` in modes, arguments and variables."""
+    """Makes `torch.compile` ignore the options in `TIMED`.
+
+    Ignores them in modes and arguments, and in environment variables.
+    """
     values = [os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") for name in TIMED]
     if "1" in values:
         note_tuning()

@@ -11,7 +11,7 @@ use crate::source::{Segment, round_up};
 use crate::stream::Stuck;
 
 impl Stitched {
-    /// Forecasts a request, as if all frees were completed except those that no wait can complete.
+    /// Forecasts a request, as if every free that a wait can complete were already completed.
     pub(super) fn forecast_steps(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let stuck = outlook.stuck;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
@@ -19,8 +19,8 @@ impl Stitched {
         let runs = self.primary.all_free_blocks().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // A stuck free, one that no wait can complete, may cover only a part of a block. The larger
-        // rest before or after that part then counts as a free block.
+        // A part of a free block may be stuck: no wait can complete the part's last use. Then only
+        // the larger rest, before or after that part, counts as a free block.
         let parts = self.primary.all_free_blocks().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free_blocks().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -29,8 +29,9 @@ impl Stitched {
         });
         let largest = runs.chain(rests).max().unwrap_or(0);
         let (head, tail, longest) = self.edges(is_completed);
-        // A stitched range may begin and end with free parts of partly live chunks. Entirely free
-        // chunks are in `spare` instead. With segments (`split`), nothing is stitched.
+        // A stitched range may begin with the free end of a partly live chunk, and end with the
+        // free beginning of another. Entirely free chunks are in `spare` instead. With segments
+        // (`split`), nothing is stitched.
         let edges = if self.in_segments { 0 } else { head + tail };
         let mut spare: Vec<Segment> = self
             .memory
@@ -55,14 +56,14 @@ impl Stitched {
         }
     }
 
-    /// Returns the amounts that a request would try to take from the driver. The present cache
-    /// counts, and all frees except stuck frees count as completed. `spare` is the bytes of chunks
-    /// that could be given back. Follows the list of steps in the parent module.
+    /// Returns the amounts that a request would try to take from the driver, given the memory
+    /// cached now. Frees count as completed, unless no wait can complete them. `spare` is the bytes
+    /// of chunks that could be given back. Follows the list of steps in the parent module.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
-        // Memory in small runs is set apart for small requests, except in empty small runs.
+        // Small runs are kept for small requests. A large request may use only an empty small run.
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || empty_runs.contains(&block.address))
         };
@@ -107,7 +108,8 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::new(more));
         }
-        // Before a request fails, it may also use the free memory of small runs with live blocks.
+        // As a last resort, a request may also use the free memory of small runs (set apart for
+        // small requests) that contain live blocks.
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,

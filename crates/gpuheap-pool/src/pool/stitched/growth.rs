@@ -12,35 +12,35 @@ use crate::source::{GRANULE, round_up};
 /// back a chunk of 512 MiB costs 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const MOST: u64 = 512 << 20;
 
-/// Divisor of the maximum number of bytes that the heap could reserve. The pool reserves up to the
-/// quotient (1.4 %) above the high-water mark of live bytes, before it stitches free chunks (maps
-/// them together). With this value, none of 20 recorded programs stitches on an H200. For random
-/// sizes with 8 GiB live, utilisation is 0.81 on the H200; with a divisor of 64 it is 0.79.
+/// Share, as a divisor, of the most bytes that the heap could reserve. Before the pool stitches
+/// free chunks (maps them together), it may reserve this share (1.4 %) above the high-water mark of
+/// live bytes. With this value, none of 20 recorded programs stitches on an H200. For random sizes
+/// with 8 GiB live, utilisation is 0.81 on the H200; with a divisor of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
-/// Divisor of the bytes that are left to reserve. The quotient also bounds the bytes above the
-/// high-water mark. It is the smaller of both bounds if less than 22 % (16/72) is left.
+/// Share, as a divisor, of the bytes that are left to reserve. This share bounds the bytes above
+/// the high-water mark too. It is the smaller bound if less than 22 % (16/72) of the total is left.
 const SHARE_OF_LEFT: u64 = 16;
 /// Divisor of the result of [`allowance`]. The quotient bounds the size of a piece, the chunk that
 /// one driver call takes: 128 MiB on an H200. The driver takes 80 µs for a piece of any size from
 /// 32 MiB on, and larger pieces leave more memory unused.
 const PIECES: u64 = 12;
-/// Bound of a piece, in bytes. If fewer than [`FEW_RESERVED`] bytes are reserved, the bound is
-/// [`SMALL_PIECE`], else the reserved bytes divided by [`PART_OF_RESERVED`]. A flush cannot give
-/// back a piece that contains a live block. With pieces of up to 128 MiB from the beginning, a
-/// flush left 264 MiB for 10 MiB live.
+/// Maximum size of a chunk, in bytes, while fewer than [`FEW_RESERVED`] bytes are reserved. From
+/// then on, the maximum is the reserved bytes divided by [`PART_OF_RESERVED`]. A flush cannot give
+/// back a chunk that contains a live block. When chunks had up to 128 MiB from the beginning, a
+/// flush left 264 MiB reserved, of which 10 MiB were live.
 const SMALL_PIECE: u64 = 16 << 20;
 const FEW_RESERVED: u64 = 1 << 30;
 const PART_OF_RESERVED: u64 = 8;
-/// Factor of the reserved bytes. The product bounds the next piece, so that a program that needs
-/// little memory takes little.
+/// Maximum size of the next chunk, as a multiple of the reserved bytes. A program that needs little
+/// memory therefore takes little.
 const TIMES: u64 = 4;
 
 /// Bound on the pool's total memory after a request takes new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// At most [`Growth::most`] bytes. A request that needs more maps free chunks together instead.
+    /// At most [`Growth::most`] bytes. For more, free chunks are mapped together instead.
     Slack,
-    /// No bound. Used if free memory cannot serve the request, so that it needs new memory.
+    /// No bound, because free memory cannot serve the request.
     None,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }
 
-/// Returns the size of the next chunk, at most `most_piece`, if the pool has `memory` bytes.
+/// Returns the size of the next chunk of a pool that has `memory` bytes now: at most `most_piece`.
 pub(super) fn piece(most_piece: u64, memory: u64) -> u64 {
     let part = if memory < FEW_RESERVED { SMALL_PIECE } else { memory / PART_OF_RESERVED };
     let piece = most_piece.min(part).min(memory.saturating_mul(TIMES));
@@ -74,7 +74,8 @@ pub(super) fn floor_power(bytes: u64) -> u64 {
 }
 
 impl Growth {
-    /// Returns the bounds of growth up to a total of `most` bytes.
+    /// Returns the bounds for growth to a total of `most` bytes. `allowance` bounds the size of a
+    /// chunk, and `headroom` bounds the memory that is taken before it is needed.
     pub(super) fn new(most: u64, allowance: u64, headroom: Headroom) -> Growth {
         Growth { most, most_piece: allowance / PIECES, left: headroom.left }
     }

@@ -9,9 +9,9 @@ use crate::source::{Chunk, Segment, SourceResult};
 
 /// Size of the smallest chunk, in bytes: the driver's granule.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
-/// Divisor of the total memory. The quotient, or the next [piece](growth::piece) if larger, bounds
-/// the size of a chunk. A free part of a chunk can only begin or end a stitched range, not be
-/// inside it.
+/// Divisor of the pool's total memory. A chunk is at most as large as the quotient, or as the next
+/// [piece](growth::piece) if that is larger. Chunks are small because a free part of a chunk can
+/// only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
 
 #[derive(Debug)]
@@ -73,9 +73,9 @@ impl Memory {
         self.pieces.get_mut(&primary)
     }
 
-    /// Takes one chunk of at most `bytes` and maps it at the address `primary`. `bytes` is a
-    /// multiple of the granule. The size is also at most the larger of two bounds: the total memory
-    /// divided by [`SHARE`], and the next [piece](growth::piece). Returns the chunk's size.
+    /// Takes one chunk, maps it at the address `primary`, and returns its size. The chunk has at
+    /// most `bytes`, a multiple of the granule. It is also at most as large as the pool's total
+    /// memory divided by [`SHARE`], or as the next [piece](growth::piece) if that is larger.
     pub(super) fn add(
         &mut self,
         primary: u64,

@@ -88,29 +88,29 @@ const WIDE: usize = 8;
 /// Trade-off of the policy between packing and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Memory that may be taken above the high-water mark of live bytes before chunks are stitched,
-    /// in thousandths of that mark.
+    /// Memory that the pool may reserve above the high-water mark of live bytes, before it stitches
+    /// chunks. The unit is a thousandth of that mark.
     pub slack: u64,
-    /// `true` if more memory than `slack` allows may be taken, and in larger pieces, while the
-    /// device and the limits are far from full.
+    /// `true` if the pool may exceed `slack`, and take larger pieces, while the device and the
+    /// limits are far from full.
     pub allows_waste: bool,
     /// Number of free blocks that are searched for a block that the stream may use immediately.
     pub search_depth: usize,
-    /// Number of mappings in stitched ranges that are kept for each chunk of the pool. The least
-    /// recently used range is unmapped first. If the uses of ranges are pending, these ranges
-    /// cannot be unmapped, and up to twice as many mappings are kept.
+    /// Maximum number of mappings in stitched ranges, for each chunk of the pool. Above it, the
+    /// least recently used ranges are unmapped. A range with pending uses cannot be unmapped, so
+    /// there may be up to twice as many mappings.
     pub maps: usize,
     /// `true` if a program that repeats its requests gets the same addresses for them again.
     pub follows: bool,
-    /// Number of mappings for stitched ranges after which `slack` begins to grow, up to
-    /// `most_slack`. Without growth, a program that does not repeat itself would need new mappings
-    /// all the time. 20,000 mappings take half a second.
+    /// Number of mappings made for stitched ranges before `slack` begins to grow, up to
+    /// `most_slack`. If `slack` did not grow, a program that does not repeat itself would need new
+    /// mappings all the time. 20,000 mappings take half a second.
     pub patience: u64,
     /// Upper bound of `slack` as it grows.
     pub most_slack: u64,
 }
 
-/// Number of mappings, after the first [`Tuning::patience`], that raise [`Tuning::slack`] by 1.
+/// Number of mappings, beyond [`Tuning::patience`], that raise [`Tuning::slack`] by a thousandth.
 const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
@@ -139,10 +139,10 @@ pub struct Stitched {
     memory: Memory,
     ranges: Ranges,
     placement_log: PlacementLog,
-    /// Addresses of present and earlier small runs, in the order of their first use.
+    /// Addresses of small runs (memory for small requests), also of earlier ones, by first use.
     small_runs: Vec<u64>,
-    /// Primary addresses of chunks that a free made entirely free. Noted only if the heap has a
-    /// soft limit.
+    /// Primary addresses of chunks that became entirely free when a block was freed. Noted only if
+    /// the heap has a soft limit.
     freed: BTreeSet<u64>,
 }
 
@@ -264,13 +264,14 @@ impl Stitched {
         }
     }
 
-    /// Makes an empty pool for `split`: it takes segments from the driver and maps nothing.
+    /// Makes an empty pool of the kind `split`. It takes segments from the driver and never maps.
     pub fn in_segments() -> Stitched {
         let tuning = Tuning { follows: false, ..Tuning::default() };
         Stitched { in_segments: true, small: SMALL_IN_SEGMENTS, ..Stitched::with(tuning) }
     }
 
-    /// Allocates by steps 1 to 5 of the module's list, and by steps 6 and 7 if the pool `grows`.
+    /// Allocates from free memory: steps 1 to 5 of the module's list. If the pool `grows`, also
+    /// takes steps 6 and 7.
     #[inline(always)]
     fn serve(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let request = Request { bytes: round_up(request.bytes, ROUNDING), ..request };
@@ -283,8 +284,8 @@ impl Stitched {
     }
 
     // The search steps are inlined, because each step uses the results of the step before. Without
-    // inlining, they took a third of the time of a request that gets its place from the placement
-    // log: loads of the results waited for narrower stores.
+    // inlining, they took a third of the time of a request that repeats an earlier one. The results
+    // went through memory, and wide loads waited for narrower stores.
     #[inline(always)]
     fn serve_large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let Request { bytes, .. } = request;
@@ -293,7 +294,7 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.find_place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.take_place(place, request, env)? {
-                // Empty small runs may occupy the place. This call frees them for large requests.
+                // Empty small runs may be in the way. This call frees them for large requests.
                 None if self.primary.merge_empty_small_runs(env.order) => {
                     self.take_place(place, request, env)?
                 }
@@ -357,10 +358,10 @@ impl Stitched {
         }
     }
 
-    /// Returns `true` if small blocks, and no live large block, occupy `place`, the memory of an
-    /// earlier request. Thread caches may hold these blocks, so the caller serves nothing until the
-    /// heap has flushed them. Without this, the second pass of the trace `cupy_groupby` took new
-    /// memory.
+    /// Returns `true` if small blocks, but no live large block, occupy `place`, the memory of an
+    /// earlier request. Thread caches may hold these blocks. The caller then returns no memory, so
+    /// that the heap flushes the caches first. Without this, the second pass of the trace
+    /// `cupy_groupby` took new memory.
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
@@ -369,8 +370,8 @@ impl Stitched {
         is_blocked && self.primary.run_where(address, bytes, belongs).is_some()
     }
 
-    /// Takes a free block by steps 2 to 4 of the module's list, waiting for one other stream at
-    /// most.
+    /// Finds a free block at a primary address (steps 2 to 4 of the module's list). Makes the
+    /// stream wait for one other stream at most.
     #[inline]
     fn find_at_primary(
         &mut self,
@@ -388,7 +389,7 @@ impl Stitched {
                     primary.merge_empty_small_runs(order);
                 }
             }
-            // The search widens before a stream waits or new memory is taken.
+            // After a poll, only a wait or new memory is left to try, so the search goes deeper.
             let depth = if polled { search_depth.saturating_mul(WIDE) } else { search_depth };
             let found = primary.find(bytes, small, depth, stream, order);
             let other = found.other.and_then(|key| Some((key, primary.blocks[key].last.ticket()?)));
@@ -404,9 +405,9 @@ impl Stitched {
         }
     }
 
-    /// Searches once more if no new memory can be taken. First searches all free blocks without a
-    /// bound on their number. Then also searches the memory that is set apart for small requests,
-    /// and stitches memory if no piece is large enough.
+    /// Searches once more because no new memory can be taken. First looks at all free blocks, not
+    /// only at a few. Then also searches the memory that is set apart for small requests, and
+    /// stitches memory if no piece is large enough.
     #[cold]
     fn serve_before_failure(
         &mut self,
@@ -434,8 +435,8 @@ impl Stitched {
         {
             return Ok(grant);
         }
-        // Small requests may be stitched too. Without this, a request for 40 KiB failed at a limit
-        // with 52 KiB free in two pieces (sixteen threads).
+        // Here small requests may use stitched ranges too. Without this, in a test of sixteen
+        // threads, a request for 40 KiB failed at a limit with 52 KiB free in two pieces.
         if let Some(grant) = self.take_any_range(request, env)? {
             return Ok(grant);
         }
@@ -476,7 +477,8 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Allocates by steps 4 to 7 of the module's list. Called if no single free block fits.
+    /// Allocates by steps 4 to 7 of the module's list: adjacent free blocks, a stitched range, new
+    /// memory, a new stitched range. Called if no single free block fits.
     #[cold]
     fn serve_beyond_primary(
         &mut self,
@@ -564,7 +566,7 @@ impl Stitched {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
         // Prefers the address of an earlier small run. A small run at another address could occupy
-        // memory that a repeated large request is to get again.
+        // memory that a large request needs when the program repeats it.
         let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -605,8 +607,8 @@ impl Stitched {
         let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_use_in(address, address + length, env.order);
         if length < SMALL_RUN && grown {
-            // The new memory and the blocks next to it stay separate, because several streams used
-            // them. `stream` now waits for all these uses, so the whole run counts as freed on
+            // Several streams used the neighbours of the new memory, so the blocks were not merged.
+            // `stream` now waits for all these uses. The whole run can therefore count as freed on
             // `stream`.
             length = SMALL_RUN;
             let ticket = env.order.note_free(stream, env.source);
@@ -632,7 +634,7 @@ impl Stitched {
             return;
         }
         if self.small_runs.len() >= MOST_SMALL_RUNS {
-            // Forgets the addresses that have no memory now, to make room for the new address.
+            // Makes room for the new address by dropping addresses of memory that was given back.
             let primary = &self.primary;
             self.small_runs.retain(|run| primary.holds_memory(*run));
         }
@@ -661,7 +663,8 @@ impl Stitched {
         self.take_run(first, address, request, env)
     }
 
-    /// Takes the requested bytes at `address`. Adjacent free blocks cover them, from `first` on.
+    /// Takes the requested bytes at `address` from adjacent free blocks. `first` is the key of the
+    /// first of these blocks; `None` if the bytes are not all free.
     #[inline(always)]
     fn take_run(
         &mut self,
@@ -693,7 +696,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Takes the beginning of a stitched range, if no block uses the range and the bytes are free.
+    /// Takes the first bytes of a stitched range, if no block uses the range and they are free.
     fn take_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
         let Request { bytes, stream } = request;
         let Some(range) = self.ranges.get(id) else { return Ok(None) };

@@ -21,8 +21,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the free memory before and after the new memory, as far as it lies in the first
-    /// `bytes` of the free piece.
+    /// Returns the free memory before and after the new memory. Leaves out all bytes after the
+    /// first `bytes` of the whole piece.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -83,8 +83,8 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // The piece includes neighbouring free blocks. If the stream cannot wait for their last
-            // uses, it could not use the piece, so the wait comes before new memory is taken.
+            // The piece includes free neighbours, and the stream must wait for their last uses.
+            // This wait may be impossible, so it comes before new memory is taken.
             if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
                 self.add_memory_ahead(room, growth, env)?;
                 return Ok(Some(room.start));
@@ -96,8 +96,8 @@ impl Stitched {
         }
     }
 
-    /// Returns the next narrower eligibility: a stricter rule for the free memory that `stream` may
-    /// have. Blocks that this rule excludes are split. Their parts without a pending use become
+    /// Returns the next stricter eligibility: a rule for the free memory that `stream` may use.
+    /// Also splits the blocks that this rule excludes. Their parts without a pending use become
     /// separate blocks that can merge with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
@@ -121,7 +121,7 @@ impl Stitched {
         }
     }
 
-    /// Adds the new memory of `room`, and more memory after it if `growth` allows that.
+    /// Maps the new memory of `room`. If `growth` allows, also maps the addresses that follow.
     fn add_memory_ahead(
         &mut self,
         room: Room,
@@ -143,8 +143,7 @@ impl Stitched {
     /// that.
     pub(super) fn bytes_to_add(&self, room: Room, growth: Growth) -> u64 {
         let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
-        // If failed calls left chunks that are mapped nowhere, these are used before more memory is
-        // taken.
+        // Chunks that failed calls left unmapped are used first, so no memory is taken ahead then.
         let fits = ahead <= room.unbacked && self.memory.loose_bytes() == 0;
         if fits { ahead } else { room.memory.bytes }
     }
@@ -159,7 +158,7 @@ impl Stitched {
         most_piece: u64,
         env: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
-        // Chunks that are mapped nowhere are already counted as taken.
+        // The reserved bytes already include chunks that are mapped nowhere.
         env.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
@@ -228,8 +227,8 @@ impl Stitched {
         Ok(())
     }
 
-    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The piece
-    /// includes the free blocks next to the range that `eligibility` allows for `stream`.
+    /// Returns the unbacked range in which a free piece of `bytes` needs the least new memory. Free
+    /// blocks next to the range are parts of the piece if `eligibility` allows them for `stream`.
     fn find_room(
         &self,
         bytes: u64,
@@ -242,8 +241,8 @@ impl Stitched {
         })
     }
 
-    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The piece
-    /// includes the `usable` free blocks next to the range.
+    /// Returns the unbacked range in which a free piece of `bytes` needs the least new memory. Free
+    /// blocks next to the range are parts of the piece if `usable` returns `true` for them.
     pub(super) fn find_room_among(
         &self,
         bytes: u64,

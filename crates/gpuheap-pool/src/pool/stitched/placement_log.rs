@@ -9,20 +9,21 @@
 
 /// Number of requests that the log contains.
 const LOG: usize = 1 << 17;
-/// Number of consecutive sizes, up to the present request's, that must occur in the log before the
-/// request gets an earlier request's place.
+/// Number of consecutive sizes, the present request's size being the last, that must match earlier
+/// requests. If they match, the request gets the place of the earlier request.
 const CONTEXT: u32 = 4;
-/// Number of log entries that are searched if the program leaves out requests of the last round.
+/// Number of log entries that are searched for a size that the next entry does not have. The
+/// program may have left out some requests of the previous round.
 const AHEAD: usize = 8;
 /// Number of consecutive requests without a match in the log, after which only about one request in
 /// [`SAMPLED`] is looked up. For random sizes, each look-up misses the processor's cache. The
 /// misses took a sixth of the time of a program with random sizes.
 const MISSES: u32 = 256;
 const SAMPLED: u64 = 8;
-/// Divisor of the peak of live bytes. If the live bytes fall to the quotient, the program may begin
-/// to repeat its requests (a new round). A bound of zero would be too strict: a thread's cache may
-/// serve the first request of the round. With zero, two of five requests in the second pass of
-/// `gpt_train` got their places of the first pass; with this value, three of four.
+/// Divisor of the peak of live bytes. If the live bytes fall to the quotient, a new round may
+/// begin: the program repeats its requests. Zero bytes would be too strict a bound, because a
+/// thread's cache may serve the first request of the round. With zero, two of five requests in the
+/// second pass of `gpt_train` got their places of the first pass; with this value, three of four.
 const LITTLE: u64 = 64;
 /// Number of entries in the look-up table. Under Miri, filling a large table takes seconds, so the
 /// table is small. The table is made when first needed.
@@ -40,16 +41,16 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     units: u32,
-    /// Key of the block, or number of the stitched range.
+    /// Key of the block that the request got; for a stitched range, the number of the range.
     name: u32,
-    /// Address of the block, or [`IN_RANGE`] for a stitched range.
+    /// Primary address of the block; [`IN_RANGE`] if the request got a stitched range.
     primary: u64,
 }
 
-/// Number of a request, and bits of the hash of the last few sizes up to that request. If the bits
-/// of the present request differ, it cannot match, and the log is not read. The log is megabytes
-/// large, so reading it misses the processor's cache. For random sizes, the misses took a fifth of
-/// the time.
+/// Entry of the look-up table: the number of a request, and bits of the hash of the last few sizes
+/// up to that request. If the present request has other bits, it cannot match, and the log is not
+/// read. The log is megabytes large, so each read misses the processor's cache. For random sizes,
+/// these misses took a fifth of the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
@@ -73,28 +74,28 @@ pub(super) struct PlacementLog {
     log: Vec<Entry>,
     /// Number of requests ever noted.
     count: usize,
-    /// Number of the earlier request that matches the next request, if the program repeats itself.
+    /// Number of the earlier request that should match the next one, if the program repeats itself.
     next: Option<usize>,
-    /// Number of the request that began the current round. It is the last request made while
-    /// nothing was live, or the first request made while little was live.
+    /// Number of the request that began the current round. While nothing is live, each request
+    /// begins a round. If little is live, only the first request does.
     began: Option<usize>,
     /// `true` if the live bytes before the last request were at most their peak divided by
     /// [`LITTLE`].
     has_little: bool,
-    /// Last request for each hash of a few consecutive sizes, the request's size being the last.
+    /// Latest request for each hash of a few sizes: its own size and the sizes just before it.
     table: Vec<Mark>,
     /// Number of consecutive requests up to now that matched no earlier request.
     misses: u32,
     /// Hash of the last few sizes.
     hash: u64,
-    /// `true` if the last request got the place that the log has for it.
+    /// `true` if the last request got the place of the earlier request that it matched.
     followed: bool,
 }
 
 impl PlacementLog {
-    /// Notes the live bytes before a request. If nothing is live, or the live bytes have just
-    /// fallen to their peak divided by [`LITTLE`], a new round begins. The next requests are
-    /// matched with the first requests of the previous round.
+    /// Notes the live bytes before a request, to find the start of a new round of repetition. A
+    /// round begins if nothing is live, or if the live bytes have just fallen to their peak divided
+    /// by [`LITTLE`]. The next requests are matched with the start of the previous round.
     #[inline]
     pub(super) fn note_live(&mut self, live: u64, peak: u64) {
         let had_little = std::mem::replace(&mut self.has_little, live <= peak / LITTLE);
@@ -116,8 +117,8 @@ impl PlacementLog {
         (self.next, self.began, self.has_little) = (next, began, has_little);
     }
 
-    /// Returns the place of the earlier request that matches this one. Searches the next few
-    /// requests of the previous round for the same size, then the log for the same last few sizes.
+    /// Returns the place of the earlier request that matches this one. First searches the next few
+    /// requests of the previous round for this size. If none has it, looks up the last few sizes.
     #[inline]
     pub(super) fn find_place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
@@ -139,7 +140,7 @@ impl PlacementLog {
         })
     }
 
-    /// Returns `true` if the last request got the place that the log has for it.
+    /// Returns `true` if the last request got the place of the earlier request that it matched.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed
@@ -173,8 +174,8 @@ impl PlacementLog {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
-    /// Returns the number of the last request that had this size and came after the same few sizes
-    /// as the present request.
+    /// Returns the number of the latest request with this size, if the few requests before it had
+    /// the same sizes as the few before this request.
     fn look_up(&self, units: u32) -> Option<usize> {
         let hash = self.hash_with(units);
         if self.misses >= MISSES && !hash.is_multiple_of(SAMPLED) {
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     /// Runs a loop of requests ten times. Returns the number of requests that find their place in
-    /// the log, although each round begins without an expected next request.
+    /// the log. Each round begins without an expected next request.
     fn known(placement_log: &mut PlacementLog) -> usize {
         let mut known = 0;
         for _ in 0..10 {

@@ -70,9 +70,10 @@ impl Stitched {
         Ok(bytes)
     }
 
-    /// Returns the amounts that a request would take from the driver if no free block of its class
-    /// serves it. `spare` is the bytes of segments that could be given back first. `is_cached` is
-    /// `true` if free memory of the other class, small or large, serves the request.
+    /// Returns the amounts that a request would try to take from the driver, in this order. Called
+    /// if no free block of the request's class (small or large) serves it. `spare` is the bytes of
+    /// segments that could be given back first. `is_cached` is `true` if the other class could
+    /// serve it.
     pub(super) fn segment_takings(&self, bytes: u64, spare: u64, is_cached: bool) -> Vec<Taking> {
         let (wanted, exact) = (wanted(bytes, bytes <= self.small), round_up(bytes, LEAST));
         let after = if spare >= wanted { wanted } else { 0 };

@@ -1,5 +1,5 @@
-//! Maps free chunks one after the other as new ranges, and computes the bytes that could be
-//! stitched.
+//! Stitches free chunks: maps them one after the other as a new range. Also computes the bytes that
+//! could be stitched.
 
 use super::Stitched;
 use super::growth::Bound;
@@ -9,10 +9,11 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Least number of chunks that the bound on mappings counts. With fewer, the bound stays the same.
+/// Minimum number of chunks from which the bound on mappings is computed. A pool with fewer chunks
+/// has the same bound as a pool with this many.
 const CHUNKS: usize = 32;
 
-/// Number of times that new memory is added to a plan, before one new piece serves the request.
+/// Maximum number of additions of new memory to a plan. Then one new piece serves the request.
 const TRIES: usize = 3;
 
 impl Stitched {
@@ -60,7 +61,7 @@ impl Stitched {
         let Request { bytes, stream } = request;
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {
-            // In a program with one stream, no other call polls.
+            // In a program with one stream, no other call polls, and ranges would stay mapped.
             env.order.poll(env.source).map_err(Shortage::Failed)?;
         }
         self.ranges.shrink(most, &mut self.memory, env).map_err(Shortage::Failed)?;
@@ -69,9 +70,9 @@ impl Stitched {
         let plan = loop {
             let order = &*env.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
-            // If no memory is free, too many mappings are in use, or bytes are missing after
-            // `TRIES` additions, no chunks are mapped together. The request takes new memory in one
-            // piece.
+            // Nothing is stitched if no memory is free, if too many mappings are in use, or if
+            // bytes are still missing after `TRIES` additions. The request then takes new memory in
+            // one piece.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
                 match self.grow_at_primary(request, Bound::None, env) {
@@ -118,8 +119,9 @@ impl Stitched {
         head + tail + self.free_runs(allowed).map(Run::whole).sum::<u64>()
     }
 
-    /// Plans a range of `bytes`. The plan has missing bytes if too few are free. With
-    /// [`Packing::Most`], the plan may use all [stitchable](Stitched::stitchable) bytes.
+    /// Plans a range of `bytes`. If too few bytes are free, [`Plan::missing`] is the number of
+    /// missing bytes. With [`Packing::Most`], the plan may use all
+    /// [stitchable](Stitched::stitchable) bytes.
     pub(super) fn plan(
         &self,
         bytes: u64,
@@ -166,16 +168,16 @@ impl Stitched {
         })
     }
 
-    /// Returns three sizes: of the longest free part that could begin a range, of the longest free
-    /// part that could end a range, and of the longest free piece. Computes them as if all whole
-    /// free chunks had been given back.
+    /// Returns three sizes, as if all whole free chunks had been given back. A stitched range could
+    /// begin with the first: the longest free end of a chunk. It could end with the second: the
+    /// longest free beginning of a chunk. The third is the longest free piece.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {
             let (before, after) = (run.before(), run.after());
             (head, tail) = (head.max(before), tail.max(after));
-            // A run without a whole chunk stays in one piece, because no part of the run is given
-            // back.
+            // Without a whole chunk, no part of the run is given back, so the run stays in one
+            // piece.
             let whole = if run.whole() == 0 { run.end - run.start } else { 0 };
             longest = longest.max(before).max(after).max(whole);
         }

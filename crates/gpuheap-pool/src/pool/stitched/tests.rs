@@ -1,4 +1,4 @@
-//! Tests properties that only `stitched` has, and compares its forecasts with requests.
+//! Tests properties that only the pool `stitched` has, and compares its forecasts with requests.
 
 use crate::stream::StreamHandle;
 use proptest::prelude::*;
@@ -79,7 +79,8 @@ proptest! {
 }
 
 /// Returns the stitchable bytes: all free chunks, the longest free end of another chunk, and the
-/// longest free beginning of another chunk. Computes them from chunks and not from runs.
+/// longest free beginning of another chunk. Looks at each chunk, and so not at the runs of free
+/// blocks from which the tested code computes this figure.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
     for (primary, piece) in bench.policy.memory.all() {
@@ -255,8 +256,8 @@ fn small_request_is_stitched_before_failing() {
     assert_eq!(bench.model.changes, changes, "it is mapped already");
 }
 
-/// Frees `freed` bytes, 3 or 4 MiB, on a capturing stream, so that no other stream can wait for
-/// these frees. The rest of the last chunk is free for all streams.
+/// Frees `freed` bytes, 3 or 4 MiB, on a capturing stream. Other streams cannot wait for this free.
+/// They can use only the rest of the last chunk. Returns the size of that rest.
 fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     let mut bench = Bench::new(Tuning { slack, ..stitches() });
     bench.model.capturing = Some(2);
@@ -265,7 +266,7 @@ fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     (bench, round_up(freed, LEAST) - freed)
 }
 
-/// New memory that merges with a block freed in a capture is still usable by other streams.
+/// The heap grows next to a block freed in a capture. Other streams can use the new memory.
 #[test]
 fn growth_near_capture_takes_missing_bytes() {
     for freed in [3 * MIB, 4 * MIB] {
@@ -370,7 +371,7 @@ fn large_request_uses_small_runs_last() {
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
     assert_eq!(bench.stats.taken, taken);
     bench.policy.primary.check();
-    // The memory that is left still serves small requests.
+    // Once the large block is freed, small requests need no new memory.
     bench.free(large, 0);
     let small: Vec<BlockRef> = (0..40).map(|_| bench.allocate(SMALL, 0)).collect();
     assert_eq!((small.len(), bench.stats.taken), (40, taken));
@@ -471,7 +472,7 @@ fn pending_range_stays_mapped() {
     }
     // Without a poll, no free is known to be completed.
     assert_eq!(bench.release(), 0);
-    // Completes the first stream's work, but not the work on the stitched range.
+    // Completes the work of stream 0. Work of stream 1 on the stitched range stays pending.
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
     let released = bench.release();
@@ -582,8 +583,8 @@ fn one_stream_keeps_mappings_bounded() {
     assert!(mapped > 3 * chunks.max(32), "the test reaches the bound: {mapped} of {chunks}");
 }
 
-/// Ranges used by work that never ends stay mapped. Requests then take new memory until the device
-/// has none left.
+/// Ranges used by work that never ends stay mapped. Above a bound on mappings, requests take new
+/// memory instead of more mappings, until the device has none left.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
 fn pending_mappings_stay_bounded_with_memory() {
@@ -649,7 +650,8 @@ fn released_small_runs_are_forgotten() {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// While a program repeats itself, freed blocks do not merge. They merge if a request differs.
+    /// While a program repeats itself, freed blocks do not merge; a different request merges them.
+    /// In both cases, blocks must tile their addresses.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page of a large address range")]
     fn near_repetition_keeps_blocks_tiled(

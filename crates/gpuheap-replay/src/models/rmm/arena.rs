@@ -97,7 +97,7 @@ impl Superblocks {
         true
     }
 
-    /// Returns the place of the superblock that holds a span.
+    /// Returns the address of the superblock that contains the span; `None` if no superblock does.
     fn holding(&self, span: Span) -> Option<u64> {
         let (&place, block) = self.0.range(..=span.place).next_back()?;
         (place + block.bytes >= span.place + span.bytes).then_some(place)

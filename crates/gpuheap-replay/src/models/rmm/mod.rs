@@ -45,8 +45,8 @@ mod tests {
         assert_eq!(pool.figures().reserved, 32 * MIB);
         pool.allocate(request(30 * MIB, 0)).unwrap();
         assert_eq!(pool.figures().reserved, 64 * MIB);
-        // The device has less than 64 MiB left. Half of 64 MiB is less than the request, so the
-        // pool tries the request's size.
+        // The pool first tries to grow by 64 MiB, but the device has only 36 MiB left. Half of 64
+        // MiB is less than the request, so the pool then tries the request's size.
         pool.allocate(request(35 * MIB, 0)).unwrap();
         assert_eq!(pool.figures().reserved, 99 * MIB);
     }

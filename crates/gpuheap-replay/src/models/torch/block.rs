@@ -21,8 +21,9 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) requested: u64,
     pub(super) stream: u64,
-    /// Blocks before and after this block in the segment.
+    /// Index of the block before this block in the segment; `NONE` for the first block.
     pub(super) previous: u32,
+    /// Index of the block after this block in the segment; `NONE` for the last block.
     pub(super) next: u32,
     pub(super) pool: u32,
     /// The growing segment that the block belongs to.
@@ -41,7 +42,7 @@ pub(super) enum State {
     /// Freed by the program, but still used by other streams.
     Pending,
     Free,
-    /// Addresses of a growing segment at which no memory is mapped.
+    /// Part of a growing segment's address range that has no mapped memory.
     Unmapped,
     /// Unused entry of the list of blocks.
     Spare,

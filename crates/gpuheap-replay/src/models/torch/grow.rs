@@ -72,8 +72,8 @@ impl Torch {
         matches!(state, Some(State::Free | State::Unmapped))
     }
 
-    /// Maps at least `bytes` at the start of an unmapped block, and makes that part free. Returns
-    /// `None` if the device is full.
+    /// Maps at least `bytes` at the start of an unmapped block. The mapped part becomes a free
+    /// block. Returns `None` if the device is full.
     pub(super) fn map(&mut self, block: u32, bytes: u64) -> Option<()> {
         let Block { address, bytes: room, stream, pool, growing, next, .. } =
             self.blocks[block as usize];

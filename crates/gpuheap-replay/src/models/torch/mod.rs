@@ -72,9 +72,9 @@ impl Torch {
         self.books.set_allowed(bytes);
     }
 
-    /// Gives recorded addresses to segments that do not grow. `recorded` yields pairs of address
-    /// and bytes, in order. At the first segment of another size, or at an invalid range, the model
-    /// continues with its own addresses.
+    /// Sets the addresses of segments that do not grow in place. `recorded` yields the recorded
+    /// address and size of each segment, in order. If a segment differs in size from the recorded
+    /// segment, or if a recorded range is invalid, the model continues with its own addresses.
     pub fn follow_addresses(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.addresses.follow(recorded);
     }

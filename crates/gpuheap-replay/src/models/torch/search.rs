@@ -1,4 +1,4 @@
-//! Serves a request: finds the best free block or takes new memory, and hands out the front.
+//! Serves a request: finds the best free block or takes new memory, and splits off the rest.
 
 use super::Torch;
 use super::block::{Block, FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, State, Wanted};

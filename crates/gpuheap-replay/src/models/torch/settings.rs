@@ -92,8 +92,8 @@ impl Settings {
         self.version = version;
     }
 
-    /// Returns the text for `PYTORCH_CUDA_ALLOC_CONF`. It has the settings that differ from
-    /// PyTorch's defaults, without the version.
+    /// Returns the text for `PYTORCH_CUDA_ALLOC_CONF`, with the settings that differ from PyTorch's
+    /// defaults. Leaves out `version`, because only gpuheap has that setting.
     pub fn to_alloc_conf(&self) -> String {
         Self { version: Version::default(), ..self.clone() }.to_string()
     }
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(settings.to_alloc_conf(), "expandable_segments:True");
         let version = |text: &str| text.parse::<Settings>().unwrap().version().to_string();
         assert_eq!(version("version:2.14.1"), "2.14");
-        // Without `version`, the version is the first release of PyTorch that has the setting.
+        // If `version` is missing, the first PyTorch release that has the setting is assumed.
         assert_eq!(version("large_segment_size_mb:40"), "2.13");
         assert_eq!(version("large_segment_size_mb:40,version:2.15"), "2.15");
         let error = "version:2.12,large_segment_size_mb:40".parse::<Settings>().unwrap_err();

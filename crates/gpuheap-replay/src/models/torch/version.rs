@@ -10,7 +10,7 @@ use crate::text::quoted;
 
 /// Release of PyTorch, from 2.6 to 2.15.
 ///
-/// One rule differs between releases. From 2.13 on, a memory fraction of 1 is no limit, so it does
+/// Two rules differ between releases. From 2.13 on, a memory fraction of 1 is no limit, so it does
 /// not cause garbage collection. In earlier releases, a fraction of 1 limits PyTorch to the whole
 /// device. The setting `large_segment_size_mb` exists from 2.13 on.
 ///
@@ -34,7 +34,7 @@ impl Version {
     /// First release of PyTorch with `large_segment_size_mb`. From this release on, a memory
     /// fraction of 1 sets no limit.
     pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
-    /// First and last release of PyTorch whose allocator this crate models.
+    /// Minor numbers of the PyTorch 2 releases whose allocator this crate models.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
     /// Returns `true` if the model was compared with recordings of this release of PyTorch. For
@@ -57,7 +57,8 @@ impl Version {
         Self { minor }
     }
 
-    /// Returns `true` if a memory fraction of 1 limits PyTorch to the device's memory.
+    /// Returns `true` if this release takes a memory fraction of 1 as a limit: the device's memory.
+    /// From 2.13 on, PyTorch takes a fraction of 1 as no limit.
     pub(super) fn limits_to_whole_device(self) -> bool {
         self < Self::LARGE_SEGMENTS
     }

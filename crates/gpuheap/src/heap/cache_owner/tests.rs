@@ -87,8 +87,8 @@ fn remote_frees_return_to_origin() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // Numbers of blocks that fit into the other thread's cache and into this thread's remote frees.
-    // The test allocates one block more than both numbers together.
+    // The other thread's cache has room for `own` blocks, and this thread's cache has room for
+    // `sent` blocks that other threads freed. The test allocates one block more.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
@@ -118,7 +118,8 @@ fn remote_frees_return_to_origin() {
     let again = allocate(sent);
     assert!(addresses(&again).is_subset(&freed));
     drop(again);
-    // Remote frees that no thread takes up go to the pool before figures are read.
+    // Again, another thread frees this thread's blocks. This thread does not allocate afterwards,
+    // so it does not collect them. `reclaim_all` has to.
     let blocks = allocate(own + sent);
     thread::scope(|scope| scope.spawn(|| drop(blocks)).join()).unwrap();
     heap.reclaim_all().unwrap();
@@ -157,8 +158,8 @@ fn passed_blocks_are_live_once() {
 
 type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// The other thread's cache is the first in the heap's list of caches. The other thread frees a
-/// block while this thread's cache is closed.
+/// While this thread's cache closes, another thread frees a block that came through it. The other
+/// thread's cache is first in the heap's list: it must not resume before the close is complete.
 #[test]
 fn closing_cache_receives_no_block() {
     const BYTES: u64 = 4096;
@@ -183,7 +184,7 @@ fn closing_cache_receives_no_block() {
             drop(allocate(()));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
-            // Fills this thread's bin, so that it returns `victim` to the other thread's cache.
+            // Fills this thread's bin, so that `victim` returns to the main thread's cache.
             drop([(); 8].map(allocate));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());

@@ -61,7 +61,7 @@ fn concurrent_heaps_share_all_memory() {
         }
         let mut random = Random(seed);
         let device = device(1024 * MIB, Schedule::Seeded(seed));
-        // On a real GPU, a pool of the driver takes more than is requested.
+        // On a real GPU, a pool of the driver takes more than is requested: it needs spare pieces.
         let spare = if on_real_gpu() { 4 } else { 1 };
         let _rest = Foreign::all_but(&device, 16 * PIECE);
         let heaps = some_heaps(&device, &mut random);
@@ -77,8 +77,8 @@ fn concurrent_heaps_share_all_memory() {
                     let stream = device.stream().unwrap();
                     let mut held = Vec::new();
                     for _ in 0..60 {
-                        // Requests mostly use one heap for a while, so that each heap at some time
-                        // caches about all the memory.
+                        // For 40 requests in a row, most use the same heap. So in turn, each heap
+                        // caches nearly all of the memory.
                         let turn = requests.fetch_add(1, Ordering::Relaxed) / 40;
                         let turn = turn + u64::from(random.below(4) == 0);
                         let heap = &heaps[(turn % heaps.len() as u64) as usize];
@@ -113,8 +113,8 @@ fn failing_request_fails_after_flush_too() {
     let end = Instant::now() + length();
     let (mut failed, mut reached) = ([0; KINDS.len()], 0);
     for seed in 0.. {
-        // The test runs until requests for device and pinned memory have failed. Requests for
-        // unified memory need not fail, because it may exceed the device.
+        // The test runs until requests for device memory (0) and pinned memory (2) have failed. On
+        // a real GPU, pinned memory need not run out. Unified memory (1) may exceed the device.
         let has_failed = failed[0] > 0 && (failed[2] > 0 || on_real_gpu());
         if Instant::now() > end && (has_failed || seed >= MOST_PROGRAMS) {
             break;
@@ -160,8 +160,8 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Number of programs after which the test ends. This many programs have failed requests of device
-/// and pinned memory, even on a slow machine.
+/// Maximum number of programs that the test runs. Among so many programs, some requests for device
+/// memory and some for pinned memory fail, even on a slow machine.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.
@@ -175,11 +175,12 @@ struct Program<'a> {
     what: String,
     device: &'a Device,
     heaps: &'a [Heap],
-    /// A thread locks this for reading while it acts, and for writing to stop all other threads.
+    /// A thread locks this for reading during each operation. A thread that locks it for writing
+    /// stops all other threads.
     everybody: RwLock<()>,
     /// Blocks that one thread allocated and another frees.
     handed_over: Mutex<Vec<Held>>,
-    /// Number of requests of each kind that failed while their thread had stopped all others.
+    /// Number of requests of each kind that failed while the requesting thread ran alone.
     failed: [AtomicU64; KINDS.len()],
 }
 

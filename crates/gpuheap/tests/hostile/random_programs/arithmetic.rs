@@ -1,4 +1,4 @@
-//! Computes with the `i32` arrays of a program, and compares the results with `ndarray`.
+//! Computes with the `i32` arrays of a random program, and compares the results with `ndarray`.
 
 use gpuheap::ndarray::Axis;
 

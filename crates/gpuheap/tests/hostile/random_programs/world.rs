@@ -81,7 +81,7 @@ impl World<'_> {
         self.things.extend(made);
     }
 
-    /// Uploads several small arrays with one call of `adapt`. They share one block.
+    /// Uploads several small arrays with one call of `Target::adapt`. The arrays share one block.
     pub(super) fn adapt(&mut self, (_, a, b, c): Step) {
         let (target, heap) = self.target(a, b, c);
         let lists: Vec<Vec<u16>> =
@@ -158,7 +158,7 @@ impl World<'_> {
                     if c % 2 == 0 { free() } else { std::thread::spawn(free).join().unwrap() };
                 assert_eq!(freed.is_ok(), is_near, "{freed:?}");
             }
-            // Safe code has no foreign streams, and retiring has an effect only on these.
+            // Retiring affects only foreign streams, and safe code has none, so nothing may change.
             14 if c % 2 == 0 => heaps[of].retire(target.stream()).unwrap(),
             14 => heaps[of].retire_all().unwrap(),
             15 => self.meters.extend(heap.meter().ok()),

@@ -12,10 +12,10 @@ use crate::stream::StreamRef;
 pub(crate) enum Eligibility {
     /// All free memory. If enqueued work still uses the memory, the stream can usually wait for it.
     All,
-    /// Memory that needs no wait, and memory with a fence to wait for. No stream can wait for
-    /// memory without a fence: a poll has fenced all frees that can be fenced.
+    /// Memory that needs no wait, and memory with a fence to wait for. The last poll fenced all
+    /// frees that can be fenced, so no stream can wait for memory without a fence.
     Fenced,
-    /// Memory that needs no wait. The requesting stream cannot wait, for example during a capture.
+    /// Only memory that needs no wait: the stream cannot wait, for example during a capture.
     Usable,
 }
 
@@ -29,8 +29,8 @@ impl Eligibility {
         }
     }
 
-    /// Returns the next narrower eligibility, for a retry if this eligibility allowed memory that
-    /// cannot be waited for. Returns `None` for [`Eligibility::Usable`].
+    /// Returns the next stricter eligibility, for another search if the stream cannot wait for the
+    /// memory that was found. Returns `None` for [`Eligibility::Usable`].
     pub(crate) fn narrower(self) -> Option<Eligibility> {
         match self {
             Eligibility::All => Some(Eligibility::Fenced),

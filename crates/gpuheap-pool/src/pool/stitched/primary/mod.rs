@@ -35,7 +35,7 @@ const PAGE: u64 = crate::source::GRANULE;
 /// Number of empty small runs that are kept for small requests. Others serve large requests too.
 const KEPT_EMPTY_RUNS: usize = 2;
 
-/// Number of boundaries between unmerged free blocks above which another merge is tried.
+/// Maximum number of boundaries between unmerged free blocks before another merge is tried.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ pub(crate) struct Primary {
     boundaries: Vec<u32>,
     /// Length of `boundaries` above which merging is tried again, at least [`BOUNDARIES`].
     crowded: usize,
-    /// Keys of empty small runs. An empty run is a free block of small requests, and its neighbours
-    /// are not blocks of small requests.
+    /// Keys of empty small runs. An empty run is a free block that is set apart for small requests,
+    /// and its neighbours are not set apart.
     empty_runs: Vec<u32>,
     /// Keys of freed blocks whose merge with their neighbours is deferred. Some of these blocks may
     /// have been reused meanwhile.
@@ -142,8 +142,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
-    /// Searches the first few fitting free blocks for the best block that `stream` may use.
-    /// Otherwise finds a block that `eligibility` allows.
+    /// Searches the first few fitting free blocks. Finds the best block that `stream` may use now,
+    /// and the first other block that `eligibility` allows.
     pub(crate) fn find_eligible(
         &self,
         eligibility: Eligibility,
@@ -157,8 +157,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
-    /// Searches the first few fitting free blocks for the best block that `stream` may use.
-    /// Otherwise finds a block that passes `serves`.
+    /// Searches the first few fitting free blocks. Finds the best block that `stream` may use now,
+    /// and the first other block for which `serves` returns `true`.
     #[inline]
     fn find_among(
         &self,
@@ -179,7 +179,7 @@ impl Primary {
         self.free_blocks(true).chain(self.free_blocks(false))
     }
 
-    /// Returns the keys of all free blocks of small or of large requests.
+    /// Returns the keys of all free blocks for small or for large requests.
     pub(crate) fn free_blocks(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
         let is_deferred = move |key: &u32| {
@@ -188,7 +188,7 @@ impl Primary {
         bins.keys(&self.blocks).chain(self.deferred.iter().copied().filter(is_deferred))
     }
 
-    /// Returns `true` if `key` is a free block of large requests at `address` with at least
+    /// Returns `true` if `key` is a free block for large requests at `address` with at least
     /// `bytes`. This check avoids a search by address.
     #[inline]
     pub(crate) fn is_free_at(&self, key: u32, address: u64, bytes: u64) -> bool {
@@ -223,12 +223,12 @@ impl Primary {
         self.block_at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
     }
 
-    /// If free blocks of large requests cover a range, returns the first of these blocks.
+    /// If free blocks for large requests cover a range, returns the first of these blocks.
     pub(crate) fn large_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_where(address, bytes, |block| block.is_free(false))
     }
 
-    /// If free blocks of small or large requests cover a range, returns the first of these blocks.
+    /// If free blocks (for small or large requests) cover a range, returns the first of them.
     pub(crate) fn free_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_where(address, bytes, |block| block.state == State::Free)
     }
@@ -343,8 +343,8 @@ impl Primary {
     /// Merges a free block with its neighbours. The block is in no bin.
     fn merge(&mut self, mut key: u32, order: &Order) {
         let small = self.blocks[key].small;
-        // Several neighbours on one side may merge, if their frees became completed after an
-        // earlier merge failed.
+        // Several neighbours on one side may merge now. Their frees may have been completed since
+        // an earlier merge failed.
         loop {
             let after = self.blocks[key].after;
             let Some(merged) = self.merged_use(key, after, order) else { break };
@@ -500,7 +500,7 @@ impl Primary {
         empty_runs
     }
 
-    /// Turns all free blocks of small requests into free blocks for large requests.
+    /// Turns all free blocks for small requests into free blocks for large requests.
     pub(crate) fn merge_all_small(&mut self, order: &Order) {
         self.empty_runs.clear();
         let apart: Vec<u32> = self.free_blocks(true).collect();
@@ -511,7 +511,7 @@ impl Primary {
         }
     }
 
-    /// Merges free neighbours at the noted boundaries, if the frees are now known to be completed.
+    /// Merges free neighbours at boundaries where an earlier merge failed, if that is possible now.
     pub(crate) fn merge_boundaries(&mut self, order: &Order) {
         let boundaries = std::mem::take(&mut self.boundaries);
         for &key in &boundaries {
@@ -528,8 +528,9 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// Returns the first block of each run of free blocks that different streams freed. Of two
-    /// unmerged free neighbours, `boundaries` has the first, so it has the start of each run.
+    /// Returns the first block of each run of free blocks that different streams freed.
+    /// `boundaries` contains each free block that did not merge with the next, and so the first of
+    /// each run.
     pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
@@ -548,8 +549,8 @@ impl Primary {
         } else {
             self.unbacked.retain(|kept| *kept != unbacked);
         }
-        // If pending work may still use a neighbouring free block, the new memory is not merged. A
-        // block merged from both sides would count the new memory between the uses as in use too.
+        // If pending work may still use a free neighbour, the new memory is not merged. The used
+        // part of a block merged from both neighbours would include the new memory between them.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks
@@ -611,7 +612,7 @@ impl Primary {
         !self.empty_runs.is_empty()
     }
 
-    /// Returns `true` if so many free blocks are not merged that another merge should be tried.
+    /// Returns `true` if many free blocks are unmerged, and another merge should be tried.
     pub(crate) fn is_crowded(&self) -> bool {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
@@ -701,7 +702,7 @@ impl Primary {
         self.note_cover_of(key, from, to);
     }
 
-    /// Notes `key` as the covering block of each page whose first address is in `from..to`.
+    /// Notes that block `key` contains the first byte of each page that begins in `from..to`.
     #[inline]
     fn note_cover_of(&mut self, key: u32, from: u64, to: u64) {
         let Some(addresses) = self.address_range_at(from).map(|at| &mut self.address_ranges[at])

@@ -71,7 +71,7 @@ proptest! {
                 // 1/64 larger than the best.
                 prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
             }
-            // No block passes the first condition, so `other` passes the second condition.
+            // The first condition accepts no block, so `other` is chosen by the second.
             let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
             prop_assert!(other.usable.is_none());
             prop_assert_eq!(other.other.is_some(), best.is_some());
@@ -79,8 +79,8 @@ proptest! {
     }
 
     /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their address
-    /// range, that free neighbours are merged or noted as a boundary, and that each address leads
-    /// to its block.
+    /// range, and that each address leads to its block. Free neighbours must be merged, or be
+    /// recorded as a boundary where a merge failed.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
     fn blocks_tile_their_addresses(
@@ -93,8 +93,8 @@ proptest! {
             .collect();
         primary.add_address_range(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
-        // Exact last free of each unit of 512 bytes, keyed by address. A merged block records only
-        // one last use for all its bytes.
+        // Ticket of the last free of each unit of 512 bytes, keyed by address. It is exact, but a
+        // merged block records only one last use for all its bytes.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
         for (what, pick, units) in actions {
             let stream = streams[(pick % 3) as usize];
@@ -130,8 +130,7 @@ proptest! {
                     }
                 }
                 4 => {
-                    // Takes a range in the middle of free blocks that different streams may have
-                    // freed.
+                    // Takes a range that may begin and end inside free blocks of different streams.
                     let address = (1 << 40) + pick % (64 * LEAST) / ROUNDING * ROUNDING;
                     let bytes = units * ROUNDING;
                     if let Some(first) = primary.large_run_at(address, bytes) {

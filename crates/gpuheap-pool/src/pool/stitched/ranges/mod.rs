@@ -6,8 +6,8 @@
 //! range                ├─ a ─┼── b ──┼─ c ─┤
 //! ```
 //!
-//! The first part may begin inside a chunk, and the last part may end inside a chunk. All parts in
-//! between are whole chunks.
+//! In the picture, `a`, `b` and `c` are free. The first part may begin inside a chunk, and the last
+//! part may end inside a chunk. All parts in between are whole chunks.
 //!
 //! A free range keeps its mappings. Once all its bytes are free at their primary addresses, it can
 //! be used again from its start, without a driver call. The uses of its bytes are recorded at the
@@ -38,14 +38,14 @@ pub(crate) struct Range {
     length: u64,
     /// Offset of the range in its first chunk.
     pub(crate) head: u64,
-    /// Memory that the range maps, in order, at its addresses outside the range (primary
-    /// addresses).
+    /// Memory that the range maps, in order. Each address is the memory's primary address, not an
+    /// address in this range.
     pub(crate) runs: Vec<Segment>,
     /// Sum of `runs` in bytes; zero once the range is being unmapped.
     pub(crate) bytes: u64,
-    /// Address outside the range (primary address) and size of each chunk, in the range's order.
+    /// Primary address (not in this range) and size of each chunk, in the range's order.
     mapped: Vec<(u64, u64)>,
-    /// Last use on each stream, if it may be incomplete.
+    /// Last use of the range on each stream, unless that use is known to be completed.
     last: Vec<Ticket>,
     /// Value of [`Ranges::uses`] at the last use of this range.
     used: u64,
@@ -151,7 +151,7 @@ impl Ranges {
         Ok(id)
     }
 
-    /// Marks a range as live, with the primary blocks `held` that it holds.
+    /// Marks a range as live. `held` has the keys of the blocks that it uses, at primary addresses.
     pub(crate) fn store_held(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(range) = self.ranges.get_mut(id) {
@@ -161,7 +161,7 @@ impl Ranges {
         }
     }
 
-    /// Frees a range. Returns the keys of the blocks, at primary addresses, that the range held.
+    /// Frees a range. Returns the keys of the blocks, at primary addresses, that the range used.
     pub(crate) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
         let Some(range) = self.ranges.get_mut(id) else { return Vec::new() };
         range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));

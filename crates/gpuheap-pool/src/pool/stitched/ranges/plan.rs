@@ -1,4 +1,4 @@
-//! Plans stitched ranges. A plan selects the free runs for a range.
+//! Plans stitched ranges: selects the free memory that a range maps one after the other.
 
 use crate::source::Segment;
 
@@ -7,7 +7,7 @@ use crate::source::Segment;
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Start and end of the chunks that lie entirely in the run.
+    /// Start and end of the chunks that lie entirely within these free blocks.
     pub(crate) whole: (u64, u64),
 }
 
@@ -28,14 +28,14 @@ impl Run {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
 
-    /// Returns the number of bytes of this run that could begin a stitched range. They end where a
-    /// chunk ends, because whole chunks are mapped one after the other.
+    /// Returns the length of the part of this run that could be the first part of a stitched range.
+    /// It ends where a chunk ends, because the range continues with another chunk.
     pub(crate) fn head(self) -> u64 {
         self.before() + self.whole()
     }
 
-    /// Returns the number of bytes of this run that could end a stitched range. They begin where a
-    /// chunk begins, because whole chunks are mapped one after the other.
+    /// Returns the length of the part of this run that could be the last part of a stitched range.
+    /// It begins where a chunk begins, because another chunk is mapped before it.
     pub(crate) fn tail(self) -> u64 {
         self.whole() + self.after()
     }
@@ -47,12 +47,12 @@ impl Run {
     }
 }
 
-/// Rule for choosing the runs that form a stitched range.
+/// Rule for choosing the runs of free blocks that form a stitched range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Few runs, and new memory for the bytes that they lack. If a run inside the range ends within
-    /// a chunk, that part of the chunk stays free for later requests. Stitching these parts too
-    /// cost the trace `serve_threads` 0.01 of utilisation.
+    /// Few runs of free blocks, and new memory for missing bytes. If a run inside the range ends
+    /// within a chunk, that part of the chunk stays free for later requests. Stitching these parts
+    /// too cost the trace `serve_threads` 0.01 of utilisation.
     Few,
     /// As much free memory as possible: the last attempt before a request fails.
     Most,
@@ -66,8 +66,8 @@ pub(crate) struct Plan {
 }
 
 /// Plans a range of `bytes` from `runs`. The caller has sorted the runs by the size of their whole
-/// chunks. The plan begins with one run's [head](Run::head), then has whole chunks of the runs with
-/// the most, and ends with the shortest [tail](Run::tail) that suffices.
+/// chunks. The plan begins with one run's [head](Run::head). Whole chunks follow, first those in
+/// the runs with the most. The plan ends with the shortest [tail](Run::tail) that suffices.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -93,7 +93,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
     let longest = runs.iter().chain(&rests).map(|run| run.tail()).max().unwrap_or(0);
     while plan.missing > 0 {
         let enough = |run: &&Run| run.tail() >= plan.missing;
-        // The search for the last run visits all runs, so it is skipped if no run's tail suffices.
+        // The search for the last part of the range visits all runs, so it is skipped if hopeless.
         if longest >= plan.missing
             && let Some(tail) =
                 runs.iter().chain(&rests).filter(enough).min_by_key(|run| (run.tail(), run.start))
@@ -108,7 +108,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
                 rests.extend(rest(run));
             }
             None => {
-                // No whole chunk is left, and no tail is long enough. The longest tail is used.
+                // No run has a whole chunk or a long enough tail. The longest tail is used.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
