@@ -189,8 +189,8 @@ fn note_close_fits(verdict: &mut Verdict) {
         let free = card.total.saturating_sub(needed);
         if (free as f64) < MARGIN * card.total as f64 {
             verdict.notes.push(format!(
-                "{} is nearly full: the program leaves {} free. A GPU may need up to {share} % more than a \
-                 dry run, so the program may fail there. --margin {share} leaves that part free",
+                "{} is nearly full: the program leaves {} free. A GPU may need a few percent more than a \
+                 dry run, so the program may fail there. --margin {share} leaves {share} % free",
                 card.card,
                 Amount(free)
             ));

@@ -78,10 +78,10 @@ operators! {
     copy_ = "_ZN2at4_ops5copy_4callERNS_6TensorERKS2_b" by read(1);
     _local_scalar_dense = "_ZN2at4_ops19_local_scalar_dense4callERKNS_6TensorE" by read(1);
     nonzero = "_ZN2at4_ops7nonzero4callERKNS_6TensorE" by read(1);
-    _unique2 = "_ZN2at4_ops8_unique24callERKNS_6TensorEbbb" by read(1);
-    unique_dim = "_ZN2at4_ops10unique_dim4callERKNS_6TensorElbbb" by read(1);
+    _unique2 = "_ZN2at4_ops8_unique24callERKNS_6TensorEbbb" by unique(1);
+    unique_dim = "_ZN2at4_ops10unique_dim4callERKNS_6TensorElbbb" by unique(1);
     unique_consecutive =
-        "_ZN2at4_ops18unique_consecutive4callERKNS_6TensorEbbSt8optionalIlE" by read(1);
+        "_ZN2at4_ops18unique_consecutive4callERKNS_6TensorEbbSt8optionalIlE" by unique(1);
     repeat_interleave =
         "_ZN2at4_ops24repeat_interleave_Tensor4callERKNS_6TensorESt8optionalIN3c106SymIntEE"
         by read(1);
@@ -136,6 +136,24 @@ unsafe fn read(
     call()
 }
 
+/// Calls an operator that finds distinct elements. The result is a tuple of three tensors: the last
+/// tensor counts the elements. The C++ library stores the last tensor first.
+///
+/// # Safety
+///
+/// The conditions of [`note_content`].
+unsafe fn unique(
+    operator: &'static str,
+    tensor: *const Tensor,
+    arguments: [Argument; 3],
+    call: impl FnOnce() -> Argument,
+) -> Argument {
+    // SAFETY: by the caller's contract, the tensor lives during the call.
+    let call = || unsafe { read(operator, tensor, arguments, call) };
+    // SAFETY: by the caller's contract.
+    unsafe { note_content(operator, tensor, arguments, call) }
+}
+
 /// Calls `fill_`, and reports the filled memory to the emulated driver.
 ///
 /// # Safety
@@ -172,7 +190,7 @@ unsafe fn fill(
 ///
 /// * `one_hot`: exactly one element of each row is not 0;
 /// * `count_nonzero`, and `sum` of booleans: no element exceeds the number of elements counted;
-/// * `bincount`: the elements sum to the number of elements counted;
+/// * `bincount`, and the counts of `unique`: the elements sum to the number of elements counted;
 /// * `max` and `index`: the upper bound of the tensor's elements, if known, holds for the result;
 /// * `index` of a one-hot tensor: exactly one element of each row is not 0.
 ///
@@ -205,7 +223,12 @@ unsafe fn note_content(
                 Content::AtMost(most) => Content::AtMost(most),
                 _ => return None,
             },
-            "bincount" => Content::SumOf(elements),
+            "bincount" | "_unique2" => Content::SumOf(elements),
+            // `classes` is the dimension.
+            "unique_dim" => Content::SumOf(*sizes.get(classes.addr())?),
+            // The optional dimension is in further registers.
+            "unique_consecutive" if sizes.len() == 1 => Content::SumOf(elements),
+            "unique_consecutive" => return None,
             name if name.starts_with("sum") && kind.0 != BOOLEAN => return None,
             _ => Content::AtMost(elements.checked_div(results.iter().product())?),
         };

@@ -669,6 +669,22 @@ print(read(4, ctypes.c_int, (8,), b'_coalesce'))
 }
 
 #[test]
+fn library_code_has_own_results() {
+    let program = "
+data = ctypes.c_longlong(7)
+copy = Copy(ctypes.addressof(data), 8, False)
+print(read(4, ctypes.c_longlong, (5,), b'nonzero'))
+code = 'def _retrieve_segment(): reads.read_from_device(ctypes.pointer(copy)); return data.value'
+exec(compile(code, 'models/whisper/generation_whisper.py', 'exec'))
+print(_retrieve_segment())
+reads.operator_that_reads = lambda: ('istft', True)
+print(read(11, ctypes.c_bool))
+";
+    let (ran, _) = ran(&format!("{READS}{program}"), &[]);
+    assert_eq!(ran.stdout, "5\n0\nFalse\n", "{}", ran.stderr);
+}
+
+#[test]
 fn program_that_waits_is_ended() {
     let program = "
 hang.SECONDS = 0.2

@@ -13,6 +13,8 @@ from .process import state
 # functions, True ends the loop.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
+# File with the function that divides Whisper's text into segments, at time stamps in the text.
+WHISPER = (os.path.join("models", "whisper", "generation_whisper.py"), "_retrieve_segment")
 # Maximum number of stack frames to search for the variables with the sequences' lengths.
 CALLERS = 3
 
@@ -47,3 +49,15 @@ def lengths(names):
     if most is None:
         most = getattr(names.get("stopping_criteria"), "max_length", None)
     return length, most
+
+
+def finds_segments(frame):
+    """Returns True in Whisper's search for time stamps.
+
+    The hook then finds no time stamp, so that the whole text is one segment. The positions of time
+    stamps would be results, and segments with wrong positions are empty.
+    """
+    if frame is None:
+        return False
+    file, function = WHISPER
+    return frame.f_code.co_filename.endswith(file) and frame.f_code.co_name == function

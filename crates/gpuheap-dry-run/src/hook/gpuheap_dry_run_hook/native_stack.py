@@ -14,13 +14,13 @@ MOST_FRAMES = 160
 # decides whether a size depends on the value.
 PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
-    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
+    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous", "equal", "allclose",
 }  # fmt: skip
 # Prefixes of the names of operators that copy a value to the host, but whose results have sizes
 # that do not depend on the value.
 KEEP_SIZES = (
-    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
-    "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",
+    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg",
+    "cholesky", "ctc_loss", "det", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose", "istft",
     "linalg_", "linspace", "logdet", "logspace", "lstm_", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "rnn_", "segment_reduce",
     "slogdet", "svd", "triangular_solve",
 )  # fmt: skip

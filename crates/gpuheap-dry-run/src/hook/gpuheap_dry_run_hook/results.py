@@ -13,7 +13,7 @@ import struct
 from . import rules
 from .branches import count_that_stays, ends_slice, number, truth
 from .detectors import count_in_detector
-from .generation import truth_in_generation
+from .generation import finds_segments, truth_in_generation
 from .process import state
 
 # Maximum number of operators whose tensors are examined, innermost first.
@@ -27,7 +27,9 @@ COUNTING = {
 # the sizes of the tensor's further dimensions.
 UNPADDING = "_nested_tensor_from_mask"
 # Prefixes of the names of operators that read a flag that is true only after an error.
-TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
+TRUE_IS_ERROR = (
+    "_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "istft", "lu_", "svd",
+)  # fmt: skip
 # Source files of PyTorch that read floating-point numbers as error flags. 0 means no error.
 FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
 # Formats of `struct`, keyed by PyTorch's number of the element type.
@@ -105,15 +107,14 @@ def put_result(copy, operator, frame, line):
     if counting and counting[-1] is read:
         # The operator divides its tensor into parts, and copies a 32-bit count for each part to the
         # host. Writes counts that sum to the chosen count.
-        result = count(
-            count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
-        )
+        most = count_in_library(frame, read.elements() // read.one_of)
+        result = count(most, read, rule, is_largest)
         put_counts(copy, result.value, "i")
         return result
     if read.sum and read.element_type in INTEGERS and rule is None:
         return Result(put_counts(copy, read.sum, INTEGERS[read.element_type]))
     if counting and read.element_type in INTEGERS:
-        most = count_in_detector(frame, counting[-1].elements())
+        most = count_in_library(frame, counting[-1].elements())
         result = count(most, counting[-1], rule, is_largest)
     elif padded and read.element_type in INTEGERS:
         _, most, *others = padded[-1].shape()
@@ -141,6 +142,11 @@ def count(bound, operand, rule, is_largest):
     # repeat elements any number of times, so `bound` is no upper bound.
     result.is_bound &= operand.operator != b"repeat_interleave"
     return result
+
+
+def count_in_library(frame, bound):
+    """Returns the largest count that code of a library may find, at most `bound`."""
+    return 0 if finds_segments(frame) else count_in_detector(frame, bound)
 
 
 def bounded_count(bound, shape, rule, is_largest):
