@@ -673,7 +673,7 @@ fn library_code_has_own_results() {
     let program = "
 data = ctypes.c_longlong(7)
 copy = Copy(ctypes.addressof(data), 8, False)
-print(read(4, ctypes.c_longlong, (5,), b'nonzero'))
+print(read(4, ctypes.c_int, (5,), b'nonzero'))
 code = 'def _retrieve_segment(): reads.read_from_device(ctypes.pointer(copy)); return data.value'
 exec(compile(code, 'models/whisper/generation_whisper.py', 'exec'))
 print(_retrieve_segment())
