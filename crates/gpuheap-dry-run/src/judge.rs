@@ -151,7 +151,7 @@ pub(crate) fn judge(
         }
     }
     if options.margin == 0.0 {
-        note_close_fits(&mut verdict);
+        note_close_fits(&mut verdict, run);
     }
     match (&options.trace, &recording) {
         (Some(file), Some(recording)) => {
@@ -176,17 +176,22 @@ pub(crate) fn judge(
 }
 
 /// Adds a note for each card on which the program fits, but leaves less memory free than a search
-/// would leave.
-fn note_close_fits(verdict: &mut Verdict) {
-    let least = verdict.needs.as_ref().filter(|_| verdict.devices == 1);
-    let least = least.map(|needs| needs.least + needs.beside);
+/// would leave. Without PyTorch, the needed memory is the peak on the card. With PyTorch it is
+/// known only for the card of `run`, whose recording was replayed. PyTorch's peak is no measure of
+/// need, because its cache fills a device.
+fn note_close_fits(verdict: &mut Verdict, run: &Run) {
+    let is_adapting = verdict.unknown.asked_for_free_memory > 0;
+    if is_adapting || run.processes.iter().any(outcome::has_hookless_pytorch) {
+        return;
+    }
     let share = MARGIN * 100.0;
     for card in verdict.cards.iter().filter(|card| card.outcome.is_fit()) {
+        let is_replayed = verdict.devices == 1 && card.card == run.device.card.name;
+        let needs = verdict.needs.as_ref().filter(|_| is_replayed);
         let uses_pytorch = card.processes.iter().any(|process| process.torch.is_some());
-        // PyTorch's cache fills a device, but does not need the memory.
         let peak = card.devices.iter().filter(|_| !uses_pytorch).filter_map(|one| one.peak).max();
-        let Some(needed) = least.or(peak) else { continue };
-        let free = card.total.saturating_sub(needed);
+        let needed = needs.map(|needs| needs.least + needs.beside).or(peak);
+        let Some(free) = needed.and_then(|needed| card.total.checked_sub(needed)) else { continue };
         if (free as f64) < MARGIN * card.total as f64 {
             verdict.notes.push(format!(
                 "{} is nearly full: the program leaves {} free. A GPU may need a few percent more than a \

@@ -31,7 +31,7 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Driver {
-    /// Time of the process's first report, in microseconds of Unix time.
+    /// Time at which the system started the process, in its ticks since boot; 0 if unknown.
     pub(crate) began: u64,
     pub(crate) devices: Vec<DriverDevice>,
     pub(crate) asked_for_free_memory: u64,
@@ -169,7 +169,7 @@ pub(crate) struct TorchDevice {
     pub(crate) step: u64,
 }
 
-/// Reads the reports of all processes, ordered by the time of the driver's first report. If a
+/// Reads the reports of all processes, ordered by the time of their start, then by process id. If a
 /// process ran several programs through `exec`, returns one entry for each program. Reports of all
 /// but the last program are named `KIND.PID-N.ENDING`. Ignores files that cannot be parsed as a
 /// report.

@@ -10,8 +10,8 @@ pub(crate) enum Content {
     OneOf(i64),
     /// No element is larger than this number.
     AtMost(i64),
-    /// All elements sum to this number.
-    SumOf(i64),
+    /// All `count` elements sum to `sum`, and none is larger than `most`.
+    SumOf { sum: i64, count: i64, most: i64 },
 }
 
 /// Known facts about ranges of device memory. The key is the range's start. The value has its end.

@@ -211,26 +211,34 @@ unsafe fn note_content(
         let (result, tensor) = unsafe { (&*result.cast::<Tensor>(), &*tensor) };
         // SAFETY: PyTorch created `result` and `tensor`.
         let (memory, sizes, results, kind) = unsafe {
-            let sizes = torch.sizes(tensor)?;
-            (torch.memory(result)?, sizes, torch.sizes(result)?, torch.kind(tensor)?)
+            let (memory, _) = (torch.memory(result)?, torch.memory(tensor)?);
+            (memory, torch.sizes(tensor)?, torch.sizes(result)?, torch.kind(tensor)?)
         };
         let elements: i64 = sizes.iter().product();
+        let count = results.iter().product();
+        // Each distinct element is counted at least once.
+        let unique = |sum: i64| Content::SumOf { sum, count, most: sum - (count - 1).min(sum) };
         let content = match operator.trim_end_matches('\0') {
             "one_hot" => Content::OneOf(i64::try_from(classes.addr()).unwrap_or(1).max(1)),
             // SAFETY: PyTorch created the tensor.
             name @ ("max" | "index") => match contents::at(unsafe { torch.memory(tensor)?.0 })? {
                 Content::OneOf(classes) if name == "index" => Content::OneOf(classes),
-                Content::AtMost(most) => Content::AtMost(most),
+                Content::AtMost(most) | Content::SumOf { most, .. } => Content::AtMost(most),
                 _ => return None,
             },
-            "bincount" | "_unique2" => Content::SumOf(elements),
-            // `classes` is the dimension.
-            "unique_dim" => Content::SumOf(*sizes.get(classes.addr())?),
+            "bincount" => Content::SumOf { sum: elements, count, most: elements },
+            "_unique2" => unique(elements),
+            // `classes` is the dimension. A negative dimension counts from the last one.
+            "unique_dim" => {
+                let dimension = classes.addr() as i64;
+                let from_last = if dimension < 0 { sizes.len() as i64 } else { 0 };
+                unique(*sizes.get(usize::try_from(dimension + from_last).ok()?)?)
+            }
             // The optional dimension is in further registers.
-            "unique_consecutive" if sizes.len() == 1 => Content::SumOf(elements),
+            "unique_consecutive" if sizes.len() == 1 => unique(elements),
             "unique_consecutive" => return None,
             name if name.starts_with("sum") && kind.0 != BOOLEAN => return None,
-            _ => Content::AtMost(elements.checked_div(results.iter().product())?),
+            _ => Content::AtMost(elements.checked_div(count)?),
         };
         contents::insert(memory.0, memory.1, content);
         Some(())
@@ -375,7 +383,10 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
     match contents::at(address) {
         Some(Content::OneOf(classes)) => operand.one_of = classes,
         Some(Content::AtMost(most)) => operand.most = most,
-        Some(Content::SumOf(sum)) => operand.sum = sum,
+        Some(Content::SumOf { sum, count, .. }) if sizes.iter().product::<i64>() == count => {
+            operand.sum = sum;
+        }
+        Some(Content::SumOf { most, .. }) => operand.most = most,
         None => {}
     }
     Some(operand)

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, Once, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
 
@@ -72,11 +72,14 @@ pub(crate) fn write_last(folder: &Path, device: &Emulator) {
     }
 }
 
-/// Time of the first report, in microseconds of Unix time. Process ids cannot order the processes
-/// of a run, because the system starts again with small ids after the largest.
+/// Time at which the system started the process, in its ticks since boot; 0 if unknown. Process ids
+/// cannot order the processes of a run, because the system starts again with small ids after the
+/// largest.
 static BEGAN: LazyLock<u64> = LazyLock::new(|| {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Field 2, the program's name in brackets, may contain spaces. The time is field 22.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
 });
 
 /// Replaces `driver.PID.json` in the folder atomically: readers see either the old or the new

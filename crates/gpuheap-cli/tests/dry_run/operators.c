@@ -15,6 +15,7 @@ int item(void) OPERATOR(4, item);
 int nonzero(void) OPERATOR(7, nonzero);
 int repeat(void) OPERATOR(24, repeat_interleave_Tensor);
 int equal(void) OPERATOR(5, equal);
+int cov(void) OPERATOR(3, cov);
 
 int open_device(void) {
   void *context;
@@ -33,3 +34,4 @@ int item(void) {
 int nonzero(void) { return item() + 1; }
 int repeat(void) { return item() + 1; }
 int equal(void) { return item() + 1; }
+int cov(void) { return equal() + 1; }

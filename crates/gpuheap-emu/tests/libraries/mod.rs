@@ -132,7 +132,9 @@ impl Emulated {
                     .unwrap();
                 assert!(status.success(), "{} does not build", self.package);
             }
-            target.join(profile).join(self.file)
+            let file = target.join(profile).join(self.file);
+            assert!(file.exists(), "{} is not built, although BUILT may say so", file.display());
+            file
         })
     }
 }

@@ -232,13 +232,13 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
         I::Item: Adapt<Upload<R>>,
     {
         let Ahead { source, most, ready, .. } = self.uploads;
-        let unconverted = |(rows, _)| {
-            let text = "the batch was uploaded before the conversion was set; call cu or narrow \
-                        before the first batch";
-            (rows, Err(ErrorKind::Ended.error(text.to_owned())))
-        };
+        let text = "the batch was uploaded before the conversion was set; call cu or narrow before \
+                    the first batch";
+        let unconverted = || Err(ErrorKind::Ended.error(text.to_owned()));
         let mut uploads = Ahead::new(source.with_rule(), most);
-        uploads.ready = ready.into_iter().map(unconverted).collect();
+        let failed =
+            ready.into_iter().map(|(rows, upload)| (rows, upload.and_then(|_| unconverted())));
+        uploads.ready = failed.collect();
         Batches::new(self.request, uploads)
     }
 }

@@ -14,13 +14,16 @@ MOST_FRAMES = 160
 # decides whether a size depends on the value.
 PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
-    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous", "equal", "allclose",
+    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
 }  # fmt: skip
+# Operators that pass on whether tensors are equal. Operators that call them check arguments, and
+# allocate no size by the result.
+COMPARE = {"equal", "allclose"}
 # Prefixes of the names of operators that copy a value to the host, but whose results have sizes
 # that do not depend on the value.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg",
-    "cholesky", "ctc_loss", "det", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose", "istft",
+    "cholesky", "ctc_loss", "det", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",
     "linalg_", "linspace", "logdet", "logspace", "lstm_", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "rnn_", "segment_reduce",
     "slogdet", "svd", "triangular_solve",
 )  # fmt: skip
@@ -41,7 +44,7 @@ def operator_that_reads():
         return None, False
     addresses = (ctypes.c_void_p * MOST_FRAMES)()
     count = state.libc.backtrace(addresses, MOST_FRAMES)
-    is_under_driver = is_passed_on = in_python = False
+    is_under_driver = is_passed_on = is_check = in_python = False
     for address in addresses[:count]:
         place = state.places.get(address)
         if place is None:
@@ -60,11 +63,12 @@ def operator_that_reads():
         elif in_python:
             return None, False
         elif kind == "operator":
-            if name not in PASS_ON:
-                return name, not name.startswith(KEEP_SIZES)
+            if name not in PASS_ON and name not in COMPARE:
+                return name, not is_check and not name.startswith(KEEP_SIZES)
             is_passed_on = True
+            is_check |= name in COMPARE
         elif kind == "extension" and is_passed_on:
-            return name, True
+            return name, not is_check
     return None, False
 
 
