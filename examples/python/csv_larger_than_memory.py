@@ -46,7 +46,7 @@ def mapped(name):
 
 
 def cap(path):
-    """Caps the address space, so that only three quarters of the file fit in this process."""
+    """Caps the address space at its current size plus three quarters of the file's size."""
     before, most = mapped("VmSize"), path.stat().st_size * 3 // 4
     resource.setrlimit(resource.RLIMIT_AS, (before + most, before + most))
     return before

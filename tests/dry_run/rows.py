@@ -1,4 +1,4 @@
-"""Reads figures.csv, and has functions for the command line and environment of a row's program.
+"""Reads figures.csv. Has functions for the command, folder and environment of a row's program.
 
     rows.py SOURCES FOLDER PYTHON
 

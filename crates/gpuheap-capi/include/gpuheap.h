@@ -502,8 +502,9 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 // stream wait, by events, for the stream of the allocation and for each other stream that used the
 // memory. Without these waits, a later allocation may overlap work that is still running.
 //
-// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
-// freed.
+// The rules of gpuheap_allocate for streams hold here too. If the driver refuses the stream,
+// nothing is freed. If only the heap's pool refuses it, the memory is freed in the order of its own
+// stream, and the call returns an error.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
 // Records that another stream uses an allocation. The later gpuheap_free is then also ordered
@@ -512,7 +513,7 @@ enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, vo
 //
 // At the free, each recorded stream waits, by an event, for the stream recorded before it. The
 // memory is then reused in the order of the stream recorded last. If gpuheap_stream_ended was
-// called for a recorded stream, the free waits for the whole device instead. gpuheap_free_on
+// called for a recorded stream, the free first waits for the whole device. gpuheap_free_on
 // ignores the recorded streams.
 enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
 

@@ -358,8 +358,8 @@ impl Open {
         unsafe { block.free_on_unchecked(stream) }.map_err(Failure::after_free)
     }
 
-    /// Frees the allocation at an address, ordered only after the work of `stream`. If the heap
-    /// does not accept the stream, the allocation stays live.
+    /// Frees the allocation at an address, ordered only after the work of `stream`. If no
+    /// [`Stream`] object can be made for the handle, the allocation stays live.
     ///
     /// # Safety
     ///

@@ -7,8 +7,8 @@ use crate::entry::Failure;
 
 /// A structure that receives results. Its first field is its size.
 pub(crate) trait SizedResult {
-    /// Size of the structure in the first version of the header. A program passes at least this
-    /// size, whichever version it was compiled with.
+    /// Size of the structure's first version. A program passes at least this size, whichever
+    /// version of the structure it was compiled with.
     const FIRST: usize;
     /// Words by which error texts name the structure's contents.
     const CONTENTS: &'static str;

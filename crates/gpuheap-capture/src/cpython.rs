@@ -135,8 +135,8 @@ impl CPython {
     /// thread pushes and pops no frame while the result is in use.
     #[inline]
     pub unsafe fn frames(self, state: usize) -> impl Iterator<Item = (usize, i64)> {
-        // SAFETY: the caller passes the state of a thread, and the thread's frames do not change
-        // meanwhile. So each `base` is a live structure that has a word at `offset`.
+        // SAFETY: the caller passes 0 or a thread's state, and the thread's frames do not change
+        // meanwhile. So each `base` is 0 or a live structure that has a word at `offset`.
         let word = |base: usize, offset: usize| unsafe { word(base, offset) };
         let mut next = word(state, self.current);
         if let Some(inner) = self.inner {

@@ -40,7 +40,7 @@ const COUNTS: usize = 1024;
 
 /// Maximum number of folded allocations that are remembered. A free is recorded before the driver
 /// frees. If the driver then refuses, the folded allocation has to be recorded again. Each thread
-/// has at most one free in progress, so 64 suffice for 64 threads.
+/// has at most one free in progress.
 const RECENT: usize = 64;
 
 /// Fields of an allocation's record.
@@ -110,8 +110,8 @@ struct Open {
     later: u32,
     /// Highest number of live bytes on the allocation's [`Level`] since the allocation was made.
     most: u64,
-    /// Highest number of live bytes since the allocation was made, counted from the kept records
-    /// only, without this allocation. A reader of the file computes at least this peak.
+    /// Lower bound of the peak that a reader of the file computes since the allocation was made.
+    /// Counts kept records only, and excludes this allocation's bytes.
     shown: u64,
 }
 

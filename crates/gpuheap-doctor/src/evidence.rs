@@ -141,12 +141,13 @@ pub(crate) enum Ended {
 /// it; `None` without evidence.
 ///
 /// In a container, an older driver also lists processes from outside, so a pid that `/proc` does
-/// not show may be a live process. If unlisted processes have the device open, its end is likely in
-/// two cases:
+/// not show may be a live process. The process has likely ended in two cases. They concern its
+/// [`heirs`], unlisted processes that have a device open:
 ///
-/// * One of these processes is in the session or process group `pid`. So the leader of that group
+/// * One of the heirs is in the session or process group of that pid. So the leader of that group
 ///   ran in this namespace.
-/// * All of these processes only inherited the device, and this namespace has used the pid before.
+/// * All heirs have higher pids and only inherited the device, and this namespace has used the pid
+///   before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of forks between the process in which [`watch`] was first called and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of forks since the first call. That call registers the handler that counts
-/// forks. Later calls take no lock.
+/// Returns the number of forks that lead from the process of the first call to this process. The
+/// first call registers the handler that counts forks. Later calls take no lock.
 ///
 /// Comparing process ids would serve too, but would cost a system call each time. Reading the count
 /// is one load.
@@ -23,7 +23,7 @@ pub fn watch() -> u32 {
     count()
 }
 
-/// Returns the number of forks since the first call of [`watch`]. In a process that was forked off
+/// Returns the same number as [`watch`], but registers no handler. In a process that was forked off
 /// after a call of [`watch`], the number differs from the result of that call.
 #[inline]
 pub fn count() -> u32 {

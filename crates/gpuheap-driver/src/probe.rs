@@ -19,9 +19,8 @@ const SAMPLE: usize = 2 << 20;
 /// memory between 512 MiB and 1 GiB, so a step must be smaller than 512 MiB.
 const PINNED_STEP: u64 = 128 << 20;
 
-/// Size of the range of addresses that the probe tries to reserve in one call, in bytes. A success
-/// shows that PyTorch's expandable segments, larger than 32 GiB, can be reserved. WSL2 was seen to
-/// refuse even 32 GiB.
+/// Size of the range of addresses that the probe tries to reserve in one call, in bytes. PyTorch's
+/// expandable segments reserve more than 32 GiB. WSL2 was seen to refuse even 32 GiB.
 const ADDRESSES: usize = 64 << 30;
 
 /// A device to probe, with its context.

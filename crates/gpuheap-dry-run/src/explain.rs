@@ -94,9 +94,8 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
 }
 
 /// Returns the largest request of a trace if it is at least [`ABSURD`] times the peak of all other
-/// requests. Returns `None` if the function that made the request reads no kernel's results: the
-/// size then depends on none. `reads` has the Python hook's list of lines that copy results to the
-/// host.
+/// requests. `reads` has the lines at which a size depended on a value that the dry run chose.
+/// Returns `None` if none of these lines is in the function that made the request.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {

@@ -214,7 +214,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
 }
 
 /// Adds the peaks in the run `complete` to the device verdicts of each card on which memory ran
-/// out. Does nothing if memory ran out in that run too.
+/// out. Does nothing if the program does not fit in that run either.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {

@@ -185,10 +185,10 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Estimates the memory with FSDP over several cards. An estimate replaces the result of a run with
-/// FSDP that failed. Assumes that each card holds two whole blocks of layers, and its part of
-/// parameters, gradients and optimiser state. Returns no estimates if the program does not train,
-/// or already uses several devices.
+/// Estimates the memory with FSDP over several cards. An estimate is used if the run with FSDP over
+/// as many cards failed or was not made. Assumes that each card holds two whole blocks of layers,
+/// and its part of parameters, gradients and optimiser state. Returns no estimates if the program
+/// does not train, or already uses several devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

@@ -36,8 +36,8 @@ pub struct Verdict {
     pub remedies: Vec<Remedy>,
     /// Remedies with which the program was run, and remedies whose memory is only estimated.
     pub trials: Vec<Trial>,
-    /// Memory that cuDNN's benchmark mode adds, as measured together with remedies. `None` if no
-    /// remedy was run, or if the program does not use benchmark mode.
+    /// Memory that cuDNN's benchmark mode adds. It is measured only if remedies are run. `None` if
+    /// no remedy was run, or if the program does not use benchmark mode.
     pub benchmark: Option<Benchmark>,
     /// Reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,

@@ -105,8 +105,8 @@ operators! {
         "_ZN2at4_ops8bincount4callERKNS_6TensorERKSt8optionalIS2_EN3c106SymIntE" by note_content(1);
 }
 
-/// Returns PyTorch's own function of this name. Aborts if PyTorch lacks the function: its caller in
-/// PyTorch expects a result, and cannot handle an error.
+/// Returns PyTorch's own function of this name. Aborts if PyTorch lacks the function: PyTorch is
+/// calling it, and there is no result to return.
 fn pytorchs(symbol: &'static str, ours: *const ()) -> Argument {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
     // SAFETY: the pointer is not called here.

@@ -37,8 +37,8 @@ const DROP_IN: &str = "libgpuheap_malloc.so";
 /// thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Name that a report shows for the called function if the program called a heap and no CUDA
-/// function. The heap then reported the request with the program's line.
+/// Name that a report shows for the called function if a heap reported the request with the
+/// program's line. Without a line, the name is `gpuheap_allocate` or a CUDA function's.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";

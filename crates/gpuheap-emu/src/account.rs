@@ -148,8 +148,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of the slots that other processes have locked, and of slot `own`. `own` is
-/// this process's slot: a process cannot query its own lock.
+/// Returns the entries of the slots that other open file descriptions have locked, and of slot
+/// `own`. `own` is the slot of `file`, because an open file description cannot query its own lock.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();

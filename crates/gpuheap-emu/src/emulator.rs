@@ -384,7 +384,7 @@ thread_local! {
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest copy to the host since the last [`take_copy_to_host`].
     static COPY_TO_HOST: Cell<Option<CopyToHost>> = const { Cell::new(None) };
-    /// `true` if this thread enqueued work after its latest request for device memory.
+    /// `true` if this thread launched, filled or uploaded after its latest request for memory.
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
     static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };

@@ -78,7 +78,7 @@ fn wsl2_has_no_host_pools() {
     }
 }
 
-/// As on a real device, memory of a host pool stays mapped after its free while work is queued. So
+/// Memory of a host pool stays mapped after its free while work is queued. So, as on a real device,
 /// a faulty copy that runs after the free does not crash.
 #[test]
 fn freed_host_memory_readable_until_done() {

@@ -46,8 +46,8 @@ impl PlainBytes {
 }
 
 /// High-water marks of the heap since the program reset them, and the heap's first soft limit. The
-/// heap replaces a pool of the driver. So the program sees them as the pool's high-water marks and
-/// its release threshold.
+/// heap replaces a pool of the driver. So the program resets the pool's marks, and the pool's
+/// release threshold replaces the soft limit.
 pub(crate) struct Marks {
     /// Soft limit with which the heap was opened. A release threshold replaces this limit.
     soft_limit: Option<u64>,

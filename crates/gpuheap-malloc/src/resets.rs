@@ -1,4 +1,4 @@
-//! Counts resets of devices, and adds up the statistics of the heaps that these resets ended.
+//! Counts resets of devices, and combines the statistics of the heaps that these resets ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpuheap::{Heap, Tracking};
 use gpuheap_driver::CUdevice;
 
-/// Number of resets of one device, and summed statistics of the heaps that these resets ended.
+/// Number of resets of one device, and combined statistics of the heaps that these resets ended.
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,

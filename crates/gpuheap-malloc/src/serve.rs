@@ -17,8 +17,8 @@ use crate::{counts, real, settings};
 /// Order of an allocation or a free relative to the work on streams.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// No stream order. All streams can use the memory immediately. Freed memory is reused only
-    /// after all work so far.
+    /// No stream order. All streams can use the memory immediately. If frees wait, freed memory is
+    /// reused only after all work so far.
     Plain,
     Stream(CUstream),
 }

@@ -597,7 +597,7 @@ fn folder() -> &'static TempDir {
 }
 
 /// Returns a folder with the drop-in, and the emulated libraries under the file names that cargo
-/// gives them. The file `libcuda.so.1` is empty, so no program finds a driver.
+/// gives them. The file `libcuda.so.1` is empty, so no driver is loaded by this name.
 fn without_driver() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -615,7 +615,7 @@ fn without_driver() -> &'static TempDir {
     })
 }
 
-/// Prepares to run the executable `name`, compiled from `no_driver.c`, so that it finds no driver.
+/// Prepares to run the executable `name`, such as `no_driver`. No `libcuda.so.1` loads in the run.
 fn without_driver_run(name: &str, argument: &str) -> Run {
     let here = without_driver();
     let mut run = Run::of(&folder().path().join(name), argument);

@@ -9,7 +9,7 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Maximum number of environment variables in the copy on the stack.
+/// Length of the copy of the environment variables on the stack, with the null at the end.
 const VARIABLES: usize = 1024;
 /// Maximum number of bytes of `LD_PRELOAD` in that copy.
 const BYTES: usize = 4096;

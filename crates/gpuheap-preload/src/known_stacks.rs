@@ -162,7 +162,8 @@ fn stack_of_thread() -> Range<usize> {
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
-/// Returns the thread's identifier. A later thread on the same stack may get the same identifier.
+/// Returns the thread's identifier. It differs between threads with different stacks. A later
+/// thread on the same stack may get the same identifier.
 fn thread() -> usize {
     // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() as usize }

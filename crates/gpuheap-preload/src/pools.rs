@@ -85,7 +85,7 @@ extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64)
     }
 }
 
-/// Returns the kind of a framework's blocks. The hooks in Python define the frameworks' numbers.
+/// Returns the kind of a framework's blocks. The hook in Python defines the frameworks' numbers.
 fn kind_of(framework: u32) -> Option<MemoryKind> {
     [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
 }

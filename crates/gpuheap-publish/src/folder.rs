@@ -10,8 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of sockets read in a folder. A machine has at most about 1,000 GPU processes,
-/// most of them with one socket.
+/// Maximum number of files, of any kind, that are read in a folder of sockets. A machine has at
+/// most about 1,000 GPU processes.
 const MOST_SOCKETS: usize = 10_000;
 
 /// Maximum number of copies of the library in a process. The program, Python, the drop-in library

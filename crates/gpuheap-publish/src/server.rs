@@ -36,7 +36,7 @@ const BUSY_STEP: Duration = Duration::from_millis(50);
 /// Pause after `accept` fails, for example while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Stack size of a thread, in bytes. Code that resolves the names of stack frames needs much stack.
+/// Stack size of a thread, in bytes. The second thread may resolve the names of stack frames.
 const STACK: usize = 1 << 20;
 
 /// Ends the thread that waits for clients.

@@ -1,5 +1,5 @@
 //! Tables of allocations, keyed by address. Hooks use these tables, because a library that
-//! allocates through a hook passes only the address when it frees the memory.
+//! allocates through a hook keeps only the address, and names the memory by it.
 //!
 //! If Python called a hook, the hook's request releases the interpreter's lock and may run the
 //! collector. If a foreign allocator called the hook, the thread may hold that allocator's lock,

@@ -22,8 +22,8 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
 
-/// Number of bytes to which sizes are rounded up, as in CuPy's own pool. Programs use all bytes
-/// that the attribute `size` of CuPy's memory object reports.
+/// Sizes are rounded up to a multiple of this many bytes, as in CuPy's own pool, because programs
+/// use all bytes that the attribute `size` of CuPy's memory object reports.
 const UNIT: u64 = 512;
 
 /// An allocator for `cupy.cuda.set_allocator`: `gpuheap.cupy.Allocator` without its checks.

@@ -49,8 +49,8 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
     *LAYOUT.write().unwrap_or_else(PoisonError::into_inner) = Some(layout);
     let public: Vec<usize> = frames(py).map(|frame| code_of(&frame).as_ptr() as usize).collect();
-    // CPython's functions leave out frames that have not run an instruction yet. So `public` may
-    // lack frames that `places` finds.
+    // CPython's functions leave out frames that have not begun. So `public` may lack frames that
+    // `places` finds.
     let is_right = places()
         .is_some_and(|mut read| public.iter().all(|&code| read.any(|place| place.0 == code)));
     if !is_right {

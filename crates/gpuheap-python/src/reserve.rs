@@ -33,7 +33,7 @@ struct Reserving {
     parts: [AtomicPtr<u8>; SIZES.len()],
     /// Size in bytes of the largest table so far.
     largest: AtomicUsize,
-    /// `true` if a part of the reserve was given to a request and has not been allocated again.
+    /// `true` if a part of the reserve was spent, or could not be allocated.
     is_spent: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.is_spent.load(Ordering::Relaxed) { renew(py) } else { Ok(()) }
 }
 
-/// Allocates the spent parts of the reserve again. Raises `MemoryError` if the host lacks memory.
+/// Allocates the missing parts of the reserve. Raises `MemoryError` if too few can be allocated.
 #[cold]
 pub(crate) fn renew(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.hold_back() {

@@ -3,9 +3,9 @@
 //! A handle identifies a stream only until the stream ends. The driver may then give the handle to
 //! another stream. An object with `__cuda_stream__` may outlive its stream too, because many such
 //! objects are views of a stream that another object keeps alive. So each free on another library's
-//! stream records an event, and the heap then waits for the event. A heap needs the stream only
-//! while memory exists that was allocated on the stream. During that time, [`Streams`] holds the
-//! objects that were passed for those allocations, because one of them may keep the stream alive.
+//! stream records an event. A heap needs the stream only while memory exists that was allocated on
+//! the stream. During that time, [`Streams`] holds the objects that were passed for those
+//! allocations, because one of them may keep the stream alive.
 //!
 //! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
@@ -278,8 +278,8 @@ impl Streams {
         let retired = call_detached(py, || heap.retire(&entry.stream));
         if retired.is_err() {
             let handle = entry.stream.raw().0;
-            // The driver may have given the handle to a newer stream, and its entry stays. Leak the
-            // old entry: dropping its objects could destroy a stream that is in use.
+            // The driver may have given the handle to a newer stream. The newer stream's entry then
+            // stays. The old entry and its objects are leaked.
             match self.lock().by_handle.entry(handle) {
                 hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),

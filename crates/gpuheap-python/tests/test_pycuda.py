@@ -82,8 +82,8 @@ def test_holders_see_through_pointer(hook, driver_heap):
 
     Array.kept = array = Array()
     array.gpudata = hook.allocator(driver_heap)(1000)
-    # PyCUDA's own pointers are objects of Boost.Python, and Python's collector does not track
-    # those. Untrack this pointer too, so that the search has to find the array without it.
+    # The real PyCUDA's pointers are objects of Boost.Python, and Python's collector does not track
+    # those. Untrack this pointer too, so that no search from its buffer finds the array.
     ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(array.gpudata))
     (held,) = driver_heap.held()
     assert "Array.kept.gpudata" in str(held) and "builtins.dict" not in str(held), held

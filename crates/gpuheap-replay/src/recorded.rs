@@ -68,7 +68,7 @@ pub struct FailedRequest {
 pub struct RecordedLimit {
     /// Bytes that the allocator could certainly take.
     pub least: u64,
-    /// Sum that was too much: the failed request, and the bytes that were reserved at that time.
+    /// Sum that was too much: the bytes reserved at that time, and the failed request's segment.
     pub below: u64,
     /// `true` if the device had room, so that a limit of the allocator caused the failure.
     pub is_own_limit: bool,

@@ -136,8 +136,8 @@ fn with_remedies(
     Ok(results)
 }
 
-/// Returns the facts that the recording lacks. PyTorch's memory fraction is one of them, unless the
-/// user gave it in the settings of a pool.
+/// Returns the facts that the recording lacks. PyTorch's memory fraction is known only if the user
+/// gave it in the settings of a pool.
 fn gaps(
     bench: &Bench<'_>,
     recorded: &Recorded,
@@ -166,8 +166,8 @@ fn gaps(
 
 /// Returns the pools to replay, each once, in the order of the options.
 fn pools(recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    // If the user gave no limit, the limit of the recorded run applies. Leaves out gpuheap's heaps
-    // that cannot be built with that limit.
+    // If the user gave no limit and no device, the limit of the recorded run applies. Leaves out
+    // gpuheap's heaps that cannot be built with that limit.
     let of_run = options.limit.is_none().then(|| options.limit_for(recorded)).flatten();
     let least = |kind| if kind == PoolKind::Driver { 32 << 20 } else { 2 << 20 };
     let is_possible = |kind: &PoolKind| match of_run {

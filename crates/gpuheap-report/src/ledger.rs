@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub enum SiteKind {
     /// Lines of the program, from recorded stacks.
     Line,
-    /// Sizes of blocks, because at most a tenth of the allocated bytes have stacks with lines.
+    /// Sizes of blocks, because at most a tenth of the allocated bytes have stacks.
     Size,
 }
 

@@ -186,8 +186,8 @@ impl View {
     }
 }
 
-/// Returns the points of a trace to show, each as a number of applied events. These are `count`
-/// points at equal steps, the peak, and the failed requests.
+/// Returns the points of a trace to show, each as a number of applied events. These are the start,
+/// the ends of `count` equal steps, the peak, and the first failed requests.
 fn ends(trace: &Trace, count: usize) -> Vec<u32> {
     let events = trace.events();
     let first = trace.reconstructed_events();

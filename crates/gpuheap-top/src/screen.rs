@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// The process has no terminal, the terminal cannot be written, or a thread cannot be started.
 pub fn run(machine: &Machine, options: Options) -> io::Result<End> {
-    // Catches signals before the terminal enters raw mode. A signal in between would leave it so.
+    // Catches signals first, so that no signal leaves the terminal in raw mode.
     let signals = Catcher::start()?;
     let mut terminal = Terminal::enter()?;
     let readers = reading::start(machine, options)?;

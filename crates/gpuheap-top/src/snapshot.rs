@@ -16,7 +16,7 @@ pub(crate) struct Snapshot {
     pub(crate) accounts: Vec<Account>,
     /// Maps the pid of each visible process that uses a device to its parent's pid.
     pub(crate) parents: BTreeMap<u32, u32>,
-    /// Command lines of the parents that use no device themselves, keyed by the parent's pid.
+    /// Command lines of processes that NVML does not list, such as parents, keyed by pid.
     pub(crate) others: BTreeMap<u32, String>,
 }
 

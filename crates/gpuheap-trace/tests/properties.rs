@@ -64,7 +64,7 @@ impl Row {
     }
 
     /// Returns `true` if the thread later requests as many bytes again on the same stream, and
-    /// succeeds. All its requests on the stream in between are refused.
+    /// succeeds. All its requests on the stream in between have this size, and are refused.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =
@@ -290,7 +290,7 @@ proptest! {
         match read_bytes("cut", &text.as_bytes()[..at], &ReadOptions::default()) {
             Ok(traces) => {
                 assert_keeps_its_word(&traces[0]);
-                // If the cut removed only a row's newline, the reader may use that row too.
+                // If the cut is in a row's last field or after it, the reader may use that row too.
                 let used = traces[0].summary().events as usize;
                 prop_assert!(used == whole || used == whole + 1);
                 let at_newline = text[..at].ends_with('\n');

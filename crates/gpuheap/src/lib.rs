@@ -18,7 +18,7 @@
 //! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking};
 //!
 //! # fn main() -> Result<(), gpuheap::Error> {
-//! let device = Device::open("emulated:16GiB")?; // or open_default: a real GPU if there is one
+//! let device = Device::open("emulated:16GiB")?; // or open_default: first real GPU, else emulated
 //! let heap = Heap::builder(&device)
 //!     .pool(PoolKind::Binned)
 //!     .hard_limit(1 << 30)

@@ -1,5 +1,5 @@
-//! Tests that need private parts of the heap and an emulated device. Tests of other modules use the
-//! helper [`failing`] too.
+//! Tests that need private parts of the heap and an emulated device. The helper [`failing`] is for
+//! tests of other modules.
 
 #[path = "../tests/heap/failing.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]

@@ -1,4 +1,4 @@
-//! An upload of a vector does not compile if its elements are pairs, or structs without `Adapt`.
+//! An upload of a vector of pairs of numbers, or of structs without `Adapt`, does not compile.
 
 struct Sensor(f32);
 

@@ -106,7 +106,7 @@ def transformers_model(name, kind):
 
 
 def step(name):
-    """Trains a model for one step, then runs it once, and returns the memory peaks of both."""
+    """Trains a model for one step and runs it. Returns peaks of requested and reserved bytes."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

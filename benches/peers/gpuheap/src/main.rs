@@ -30,7 +30,7 @@ usage: gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
 
 pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Heap that is measured. Each workload does one part in `scale` of its full work.
+/// Heap that is measured. Most workloads do one part in `scale` of their full work.
 pub(crate) struct Peer {
     pub(crate) device: Device,
     pub(crate) heap: Heap,

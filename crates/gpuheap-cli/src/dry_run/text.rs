@@ -349,8 +349,8 @@ fn fits(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the table's rows for one GPU model. If the program used several GPUs, there is a row for
-/// each GPU; otherwise, there is a row for each process.
+/// Returns the table's rows for one GPU model. If the run had several GPUs, there is a row for each
+/// GPU that was used; otherwise, there is a row for each process.
 fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     let fits = fits(card.outcome);
     let mark = if card.is_estimated { "~" } else { "" };

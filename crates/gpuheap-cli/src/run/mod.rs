@@ -120,8 +120,8 @@ enum OnExit {
     Json,
 }
 
-/// Runs the program. The command ends with the program's exit code, unless the program exceeded
-/// `--max-peak` or `--max-leak`.
+/// Runs the program. The command ends with the program's exit code, unless a gate (`--max-peak` or
+/// `--max-leak`) failed or could not be checked.
 pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     if env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
         return Err(Failure::wrong_use(format!(

@@ -44,7 +44,7 @@ fn ranges_have_their_memory() {
 }
 
 /// The child process opens an NVTX range and takes no memory, so it writes no capture. The parent
-/// opens 5,010 ranges and ends none, so its capture has only the first 4,096.
+/// leaves 5,010 ranges open, so its capture has only the first 4,096.
 #[test]
 fn endless_ranges_are_bounded() {
     let folder = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // Words that only a program under WSL2 prints. PyTorch prints the last for a size that Windows
+    // Words of texts that were written under WSL2. PyTorch prints the last for a size that Windows
     // does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",

@@ -107,7 +107,7 @@ pub(super) const P08: Rule =
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
     // Leaves out programs that publish heaps, because rule P25 reports the exact size of their
-    // caches. A recorder of allocations publishes counts only, and does not know PyTorch's cache.
+    // caches. A recorder publishes only live memory, and does not know PyTorch's cache.
     let is_heap = |heap: &HeapStatus| heap.pool != RECORDED;
     let published = evidence::heaps(machine, process.pid);
     if !has_pytorch || published.is_some_and(|status| status.heaps.iter().any(is_heap)) {

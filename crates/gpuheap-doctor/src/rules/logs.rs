@@ -62,7 +62,7 @@ pub(super) const G15: Rule = Rule::new(
     Machines(memory_lost_in_sleep),
 );
 
-/// Returns a finding if the machine slept since its start, and the driver lost the device's memory.
+/// Returns a finding if the machine slept since its start, and the driver saves no memory then.
 fn memory_lost_in_sleep(machine: &Machine) -> Vec<Finding> {
     let slept = logged(machine, "PM: suspend exit").filter(|_| machine.host.loses_memory_asleep);
     let finding = |(_, ago)| {

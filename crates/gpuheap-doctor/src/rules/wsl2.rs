@@ -43,7 +43,7 @@ pub(super) const W03: Rule =
     Rule::new("W03", Severity::Warning, "memory that Windows holds", Machines(memory_of_windows));
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
-/// the card if that is more. The desktop alone can cause a finding: it took 1.8 GB on some cards.
+/// the card if that is more. The desktop alone can cause a finding: it reached 1.8 GB.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }

@@ -134,7 +134,7 @@ def record_rmm(rmm):
         for name, value in list(vars(module).items()):
             if callable(value) and value in replacements:
                 setattr(module, name, replacements[value])
-    # RMM's import sets a memory resource for device 0 only. The wrapped setters record the others.
+    # Device 0 has a memory resource from the start. The wrapped setters record other devices.
     record(0)
 
 

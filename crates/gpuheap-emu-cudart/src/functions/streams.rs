@@ -32,8 +32,8 @@ pub(crate) fn create_stream(stream: Out<CUstream>, flags: c_uint, priority: c_in
     if granules > streams.granules {
         let (mut address, bytes) = (0, (granules - streams.granules) * GRANULE);
         if let Err(code) = call!(cuMemAlloc_v2(&mut address, bytes)) {
-            // A real driver creates no stream if it cannot allocate the stream's memory. So
-            // destroys the stream that was just created.
+            // Without this memory, the program does not get the stream. So destroys the stream
+            // that was just created.
             call!(cuStreamDestroy_v2(stream.get()?))?;
             return Err(code);
         }

@@ -119,8 +119,8 @@ export! {
     ///
     /// PyTorch's benchmark mode executes each plan twice, and times the second execution. On the
     /// emulated device, all kernels take the same time. So the second execution of a plan enqueues
-    /// one extra kernel for each plan that is faster. If the plan's kernel spills registers, the
-    /// second execution also takes memory for stacks.
+    /// one extra kernel for each plan that is faster. If the convolution has a plan whose kernel
+    /// spills registers, benchmark mode also takes memory for stacks.
     fn cudnnBackendExecute(
         handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {

@@ -182,8 +182,9 @@ fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. Each function
-/// returns the size, in elements, of a part of the workspace. No part includes weight matrices.
+/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. Most
+/// functions return the size, in elements, of a part of the workspace. No part includes weight
+/// matrices.
 struct Sizes {
     cell: Cell,
     gates: u128,

@@ -126,8 +126,8 @@ impl Length {
     }
 }
 
-/// About half of the data's size, in thousandths. [`Transform::workspace`] replaces it by the exact
-/// half: `last / 2 + 1` complex numbers for each row.
+/// Half a complex number for each real number, in thousandths. [`Transform::workspace`] replaces it
+/// by the exact size: `last / 2 + 1` complex numbers for each row.
 const HALF: u64 = 500;
 
 impl Transform {

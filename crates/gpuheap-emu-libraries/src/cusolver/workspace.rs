@@ -36,7 +36,7 @@ impl Number {
 
 /// Number of columns that a blocked factorisation processes at once.
 const BLOCK: u64 = 32;
-/// Constant part of most workspaces, in elements. The rest follows from the size of the matrix.
+/// Minimum number of elements that several workspaces have, for the factors of blocks.
 const FACTORS: u64 = 1 << 16;
 
 /// Returns the workspace for a Cholesky factorisation of one matrix, in bytes.

@@ -202,7 +202,7 @@ impl Call<'_> {
         let source = self.check_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
-        // Queued work cannot access pageable memory. So unless the copy runs now, the call reads a
+        // The device does not see pageable memory. So unless the copy runs now, the call reads a
         // pageable source at once. It waits for a copy into pageable memory.
         let read_now = self.is_pageable(source) && !self.can_run_now();
         // A copy within device memory does not make the host wait, not even in a synchronous call.

@@ -330,7 +330,7 @@ impl Call<'_> {
     }
 }
 
-/// Location that range attributes return for memory on the host, on any NUMA node (measured).
+/// Location that range attributes return for the host (measured). Only batches keep another id.
 const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -1 };
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };

@@ -89,8 +89,8 @@ impl Call<'_> {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        // The call finds plain or pool memory of another device only if the context has access to
-        // it. It finds memory that `cuMemMap` mapped even without access (measured).
+        // The call finds plain memory of another device only with peer access (measured). For pool
+        // memory, the pool must grant access. Memory that `cuMemMap` mapped needs no access.
         let is_mapping = self.state.vmm.find(pointer).is_some();
         fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;

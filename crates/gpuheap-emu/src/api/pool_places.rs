@@ -56,7 +56,7 @@ impl Call<'_> {
             // The emulated host has one node.
             L::HOST_NUMA if location.id != 0 => return Err(INVALID_VALUE),
             L::INVALID if !managed => return Err(INVALID_VALUE),
-            // If the location is not a device, the caller's id has no meaning.
+            // A NUMA node's id is 0 already, and the id of the other locations has no meaning.
             _ => at.id = 0,
         }
         self.host_pools(managed)?;

@@ -12,15 +12,15 @@ pub(crate) const CHUNK: u64 = 32 << 20;
 /// Unit to which sizes in a pool are rounded up, in bytes, as measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
-/// Address ranges ("places") of a pool's allocations, in a growing range of chunks. While the free
-/// of an extent is queued, only the stream of the free may take the extent. Neighbouring free
-/// extents of one stream are joined, across chunks too. A chunk that is wholly free can be returned
-/// to the device. That leaves a hole.
+/// Address ranges ("places") of a pool's allocations, in a growing range of chunks. Unless a free
+/// extent is idle, it records a free. Another stream may take the extent only if it waits for that
+/// free. Neighbouring free extents of one stream are joined, across chunks too. A chunk that is
+/// wholly free can be returned to the device. That leaves a hole.
 #[derive(Default)]
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
     by_size: BTreeSet<(Tag, u64, u64)>,
-    /// Number of free extents that still wait for a queued free, keyed by the stream of that free.
+    /// Number of free extents that are not idle, keyed by the stream of the free that they record.
     pending: FxHashMap<u32, usize>,
     holes: BTreeMap<u64, u64>,
     end: u64,
@@ -51,7 +51,7 @@ impl Arena {
         self.backed
     }
 
-    /// Takes `bytes` of memory whose free on this stream is still queued. Returns the address.
+    /// Takes `bytes` of an extent that records a free on this stream. Returns the address.
     pub(crate) fn take_own(&mut self, bytes: u64, stream: u32) -> Option<u64> {
         if self.pending.is_empty() {
             return None;
@@ -64,8 +64,8 @@ impl Arena {
         self.take_best(bytes, IDLE)
     }
 
-    /// Takes `bytes` of memory whose free on another stream is still queued, if `may` accepts that
-    /// free. Returns the address and the queued free.
+    /// Takes `bytes` of an extent that records a free on another stream, if `may` accepts that
+    /// free. Returns the address and the free.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,

@@ -22,9 +22,9 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
 
-/// `true` for each function that enqueues work, indexed like [`SYMBOLS`]. After such work, a
-/// request does not count as a retry of a request that was refused before. A program may copy to
-/// the host before a retry, so copies to the host are `false`.
+/// `true` for each function that launches, fills or uploads, indexed like [`SYMBOLS`]. After such
+/// work, a request does not count as a retry of a request that was refused before. A program may
+/// copy to the host before a retry, so copies to the host are `false`.
 pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
     let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));

@@ -74,8 +74,8 @@ impl Stacks {
         self.of.get(&this_thread()).and_then(|stack| stack.contexts.last().copied()).unwrap_or(0)
     }
 
-    /// Drops the stacks of ended threads. If a thread is found ending, its stack stays until the
-    /// next call: destructors that have not run yet may need the stack's current context.
+    /// Drops the stacks of ended threads. If a search finds a thread ending, its stack stays until
+    /// the next search: destructors that have not run yet may need the stack's current context.
     fn tidy(&mut self) {
         if self.of.len() < self.tidy_at.max(TIDY_AT) {
             return;

@@ -58,7 +58,7 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Records of the memory that a kernel may have changed. Used only if kernels are not run.
+    /// Ranges that the program wrote, and blocks of its allocators. For kernels that are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, in bytes.
     pub(crate) pinned_bytes: u64,

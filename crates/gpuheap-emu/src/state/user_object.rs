@@ -38,8 +38,8 @@ impl Kept {
         Kept { end: Mutex::new(Some(end)), due }
     }
 
-    /// Orders the object's destructor after a graph launch that used the object. `clock` is the
-    /// clock at the end of the launch.
+    /// Orders the object's destructor after a launch of a graph that keeps the object. `clock` is
+    /// the clock at the end of the launch.
     pub(crate) fn note_launch(&self, clock: Option<&Clock>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(end), Some(clock)) = (&mut *end, clock) {

@@ -199,7 +199,7 @@ fn pool_grants_access_by_device() {
         assert_eq!(set(&[description(far.device, 3), missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(get(), 0);
         // Peer access between contexts does not extend to pools: even with it, fills and copies
-        // need access that the pool grants.
+        // need access that the pool grants. Only `cuMemcpyPeerAsync` needs none.
         far.make_current();
         ok!(far, cuCtxEnablePeerAccess(near.context, 0));
         assert_eq!(far.fill_on(a, 3, s1), REFUSED);

@@ -174,9 +174,9 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
         let sign = if of.is_signed() { "s64" } else { "u64" };
         return emit!(w, "red.{space}.{op}.{sign} [{place}], {value};");
     }
-    // `red` has no min and max of floats, so their bits are compared as integers. The integers are
-    // signed if `value` is positive, and unsigned if it is negative. For a negative `value`, min
-    // and max are swapped.
+    // `red` has no min and max of 64-bit floats, so their bits are compared as integers. The
+    // integers are signed if `value` is positive, and unsigned if it is negative. For a negative
+    // `value`, min and max are swapped.
     let (bits, negative) = (w.reg(Class::Bits64), w.reg(Class::Predicate));
     emit!(w, "mov.b64 {bits}, {value};");
     emit!(w, "setp.lt.s64 {negative}, {bits}, 0;");

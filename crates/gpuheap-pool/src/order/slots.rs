@@ -65,7 +65,7 @@ pub struct Order {
     /// so old tickets stay valid. If a block of the old stream is freed later, the free counts as a
     /// free on the new stream. Then the block may be reused later than necessary, never too early.
     pub(super) spare: Vec<usize>,
-    /// Slot for detached frees: frees on a transient stream that has ended.
+    /// Slot for detached frees: frees on a transient stream that has ended, or may have ended.
     pub(super) detached: Option<usize>,
     /// Progress shown by the program's own waits.
     pub(super) moments: Option<Arc<Moments>>,
@@ -112,7 +112,7 @@ pub(super) struct Slot {
     /// fence covers.
     pub(super) fences: VecDeque<(u64, Fence)>,
     /// [Moments](Moments) in which frees were made on this stream, oldest first. Each has the
-    /// number of the last free in that moment. Moments of frees known to be completed are removed.
+    /// number of the last free in that moment. A completed wait removes the moments before it.
     pub(super) moments: VecDeque<(u64, u64)>,
     /// For each other stream, by slot: the number of the last free there that this stream already
     /// waits for. The stream then also waits for all frees before it.

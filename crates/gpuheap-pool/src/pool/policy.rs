@@ -144,7 +144,7 @@ pub struct Forecast {
 pub struct Taking {
     /// Bytes to take from the driver; zero if cached memory serves the request.
     pub bytes: u64,
-    /// Least bytes that the policy gives back to the driver first, to be able to take `bytes`.
+    /// Least bytes that the policy gives back to the driver before it takes `bytes`.
     pub after: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::testing::{
 
 const STREAMS: usize = 4;
 
-/// Upper bound of the random sizes, in bytes. The driver's model visits each page of a block, so
+/// Upper bound of the random sizes, in bytes. [`Model`] visits each mapped chunk of a block, so
 /// Miri needs a smaller bound.
 const LARGE: u64 = if cfg!(miri) { 8 << 20 } else { 200 << 20 };
 /// A size in bytes for which `binned` has no bin.
@@ -225,7 +225,7 @@ impl World {
                         None => policy.release(bytes, env),
                     });
                 }
-                // The last stream is transient: it may end unannounced. A heap never queries
+                // The last stream is transient: it may end unannounced. `Order` never queries
                 // whether such a stream captures a graph, so no capture begins on it here.
                 Action::Capture { stream } if stream == STREAMS - 1 => {}
                 Action::Capture { stream } => {

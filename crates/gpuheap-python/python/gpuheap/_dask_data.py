@@ -260,8 +260,8 @@ class Data(MutableMapping[Any, Any]):
         if heap is None:
             return
         most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
-        # Tasks that ran out of memory set `_spare`, the bytes to keep free. At most half of the
-        # limit is kept free, so that one large request does not move all results to the host.
+        # `relieve` sets `_spare`, the bytes to keep free. At most half of the limit is kept free,
+        # so that one large request does not move all results to the host.
         spare = min(self._spare, most // 2)
         excess = heap.stats()["live"] + nbytes + spare - most
         if excess > 0:

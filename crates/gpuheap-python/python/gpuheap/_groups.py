@@ -209,7 +209,7 @@ class _Work:
         #: Arrow type of each column. Columns of results get these types.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
-        #: An array of the first batch. Results are uploaded to this array's heap and on its stream.
+        #: An array on the first batch's heap. Results are uploaded to that heap, on its stream.
         self.anchor: Array | None = None
 
     def add(self, batch: Table) -> None:

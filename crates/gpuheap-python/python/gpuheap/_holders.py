@@ -477,7 +477,7 @@ def len_of(node: Any) -> int:
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
     """Returns the objects that refer to at least one object of the list `level`. Adds to `ours` the
-    `id`s of containers that this function makes, because they refer to those objects too."""
+    `id`s of containers that this function makes, because the search would find them too."""
     if len(level) <= _FEW:
         # From Python 3.13 on, the tuple of the call's arguments is a referrer too. Skip the tuple.
         arguments = tuple(level)

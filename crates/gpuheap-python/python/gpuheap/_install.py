@@ -207,7 +207,7 @@ def _made(
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
     # Libraries copy between devices whatever allocator the memory has, so each device gets access
-    # to the other devices' memory. Between devices without such access, the driver copies only
+    # to the other devices' memory. Between devices without such access, `cuMemcpy` copies only
     # memory that `cuMemAlloc` allocated. The pool `split` has such memory.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]

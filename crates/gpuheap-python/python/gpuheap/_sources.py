@@ -282,8 +282,8 @@ def _csv(
     try:
         opened = csv.open_csv(
             _path(file),
-            # pyarrow reads ahead and holds several converted blocks at once. If each is a quarter
-            # of `nbytes`, they together take about `nbytes`.
+            # pyarrow reads and converts several blocks ahead, so a block has a quarter of
+            # `nbytes`.
             read_options=csv.ReadOptions(block_size=max(LEAST, min(nbytes // 4, MOST // 4))),
             parse_options=parse,
             convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),
@@ -371,7 +371,7 @@ def _name(file: Any) -> str:
 
 
 def _begin(file: Any) -> bytes:
-    """Returns the first bytes of a file. Returns none for a pipe, because a pipe cannot be read
+    """Returns the first bytes of a file. Returns no bytes for a pipe, because a pipe cannot be read
     twice. A pipe has to contain CSV."""
     if not hasattr(file, "read"):
         if os.path.isdir(file):

@@ -12,7 +12,7 @@
 cuda-core 1.0 or newer.
 """
 
-# Type checkers confuse the library `cuda.core` with this module.
+# The annotations name `MemoryResource`, which lacks the attribute `before` of `HeapResource`.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-#: Workers of this process for which a `Plugin` is set up, each with its heap and settings.
+#: Workers of this process for which a `Plugin` is set up, each with its heap.
 _served: WeakKeyDictionary[Any, _Served] = WeakKeyDictionary()
 _lock = threading.RLock()
 

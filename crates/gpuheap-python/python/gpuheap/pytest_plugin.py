@@ -124,7 +124,7 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # The test failed. Do not check the limits, because the traceback keeps frames
+                # The test raised. Do not check the limits, because the traceback keeps frames
                 # alive, and the memory that the frames hold is no leak.
                 _note(item, measured.read())
                 raise

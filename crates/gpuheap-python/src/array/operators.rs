@@ -76,8 +76,8 @@ impl Array {
         let py = other.py();
         let window = self.window(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            // After `NotImplemented`, Python tries the operator of `other`. If `other` is a list,
-            // Python would report that it cannot concatenate lists, so return an error with the
+            // After `NotImplemented`, Python goes on with the operators of `other`. A list and a
+            // NumPy array would report that they cannot concatenate, so return an error with the
             // remedy. If `self` is on the right, Python has tried the operator of `other` already.
             return match is_on_host(other) || (is_right && has_elements(other)?) {
                 true => Err(no_side(other)),

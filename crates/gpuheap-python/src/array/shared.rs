@@ -50,8 +50,8 @@ impl SharedMemory {
         self.held.upgrade().is_none_or(|held| held.is_freed())
     }
 
-    /// `True` if a gpuheap array of this memory was passed to another library. An array of that
-    /// library may then refer to the memory.
+    /// `True` after the CUDA array interface of a gpuheap array of this memory was read. Another
+    /// library's array may then refer to the memory.
     #[getter]
     fn _exposed(&self) -> bool {
         self.held.upgrade().is_some_and(|held| held.is_exposed())

@@ -162,8 +162,8 @@ impl ExportedColumn<'_> {
             .child_data(children);
         match place {
             Place::Host => builder.build().map_err(failed),
-            // SAFETY: the buffers are device memory, and validation would read them on the host. A
-            // reader on the device relies on valid contents, as for every exported array.
+            // SAFETY: nothing here reads the buffers: they are device memory. Validation would read
+            // them. A reader on the device relies on valid contents, as for every exported array.
             Place::Device(_) => Ok(unsafe { builder.build_unchecked() }),
         }
     }

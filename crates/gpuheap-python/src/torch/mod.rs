@@ -1,7 +1,7 @@
 //! Functions that PyTorch calls by address, and the heaps that serve them.
 //!
 //! PyTorch calls these functions on any thread, with or without the interpreter's lock. If the heap
-//! records lines, the first allocation of a line waits for the lock. Later allocations of the line
+//! records lines, the first allocation of a line or of a thread waits for the lock. Later ones
 //! wait for it only if the interpreter's frames cannot be read without it. `torch_entry.cpp`
 //! contains the functions with C++ interfaces. These are the functions for pools of CUDA graphs,
 //! and the allocation, because it throws a C++ exception if memory runs out.

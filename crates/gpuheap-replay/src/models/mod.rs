@@ -94,7 +94,7 @@ impl Ticket {
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 
-/// Counts of an allocator's model: bytes that the model holds, and calls that it makes and serves.
+/// Counts of an allocator's model: bytes and segments held, driver calls, retries and failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {

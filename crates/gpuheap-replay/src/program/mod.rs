@@ -93,10 +93,10 @@ pub enum Completion {
     Recorded,
     /// The time of the free.
     AtOnce,
-    /// A shift of the recorded times. With 1, each free completes when the next free completed in
-    /// the recording. With -1, it completes when the previous one did, but never before the free
-    /// itself. A positive number models a device that lags further behind the host than in the
-    /// recording.
+    /// A shift of the recorded times. With 1, each free completes at the recorded time of the next
+    /// completion of any free. With -1, it completes at that of the previous completion, but never
+    /// before the free itself. A positive number models a device that lags further behind the host
+    /// than in the recording.
     Shifted(i32),
 }
 

@@ -19,8 +19,8 @@ impl Program {
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
     /// and the result is a range. The middle of the range is the median of runs with shifted
-    /// completions. In a run, each free completes when an earlier free (up to 5 places) or the next
-    /// one did in the recording. The width is the difference between two recordings of one program,
+    /// completions. A run completes each free at the recorded place of a completion from 5 before
+    /// to 1 after its own. The width is the difference between two recordings of one program,
     /// measured with twenty pairs under five settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.

@@ -28,7 +28,8 @@ pub enum DeviceChoice {
         /// The amount as the user wrote it.
         typed: String,
     },
-    /// A GPU model from the list of cards. The emulated device is an H200 with that card's memory.
+    /// A GPU model from the list of cards. The emulated device is an H200 with the card's memory.
+    /// It has virtual memory management and pools only if the card has them.
     Card(&'static Card),
     /// A real device.
     Real(Device),

@@ -89,8 +89,8 @@ struct HeapReplay<'b> {
     blocks: Vec<Option<Block>>,
     heap: Heap,
     streams: Vec<Stream>,
-    /// Emulated device, with the recorded time of each step in nanoseconds. The device's clock is
-    /// set to that time before the step. `None` if streams complete work at once.
+    /// Emulated device, with the recorded time of each step in nanoseconds. Before the step, the
+    /// device's clock is set to the start of the pass plus that time. `None` if streams do not lag.
     clock: Option<(Arc<Emulator>, Vec<u64>)>,
     pass_start_ns: u64,
 }

@@ -12,9 +12,9 @@ pub(crate) const LARGEST: u64 = 16 << 40;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minimum {
-    /// The replay succeeded on a device of this many bytes, and ran out of memory with 2 MiB less.
+    /// The replay succeeded on a device of this many bytes, but not with 2 MiB less.
     Bytes(u64),
-    /// The replay runs out of memory on every device. The text is the reason.
+    /// The replay succeeds on no device. The text is the reason.
     Never(String),
 }
 

@@ -47,7 +47,7 @@ pub enum Cause {
     Limit,
     /// Live bytes and the request exceed the device.
     DeviceFull,
-    /// Live bytes and the request fit, but not with the bytes that the pool adds by rounding.
+    /// Live bytes and the request fit. Of the other memory, rounding takes the largest part.
     Rounding,
     /// Enough bytes are free, but each free piece is too small.
     #[default]

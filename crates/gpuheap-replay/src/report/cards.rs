@@ -23,7 +23,7 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Maximum number of cards shown that are not for data centres. One data-centre card is shown too.
+/// Maximum number of fitting cards shown, in addition to one card for data centres.
 const SHOWN_OWNED: usize = 2;
 
 /// Adds the cards that fit, with the settings that they need, and the largest card that does not

@@ -55,7 +55,7 @@ enum Outcomes {
     /// Both outcomes. The recorded failure is first, because the recording does not name its
     /// device, and so the device of the replay is only a guess.
     BothFirstRecorded,
-    /// Both outcomes. The replay's is first, because the user chose the replay's device or pool.
+    /// Both outcomes. The replay's is first: the recorded run does not decide, or failed later.
     BothFirstReplayed,
 }
 
@@ -155,7 +155,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
             }
         }
         (Outcomes::BothFirstReplayed, Some(first)) if !is_reported => {
-            // No "at least" here: the title above the remedies calls all figures lower bounds.
+            // Does not call figures lower bounds: the first outcome or the remedies' title does.
             let words = format!(
                 "it failed at {}; what would have followed is not known.",
                 place(first.event, 1)

@@ -66,7 +66,7 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Candidate> {
         texts.extend([4, 8].map(|divisions| format!("{},{}", split(mib), rounding(divisions))));
     }
     texts.retain(|text| budget.vmm || !text.contains(growing));
-    // All candidates keep the recorded run's release of PyTorch and its memory fraction.
+    // All candidates keep the recorded release of PyTorch and the program's memory fraction.
     let mut kept = String::new();
     let version = program.recorded_version().filter(|version| *version != Version::default());
     if let Some(version) = version {

@@ -9,7 +9,7 @@ use crate::replay::{Bench, Memory, ReplayError, attempt, attempt_torch, torch_se
 pub struct Fit {
     /// The card.
     pub card: &'static Card,
-    /// First change with which the program fits; `None` if it fits with no tried change.
+    /// First [`Way`] by which the program fits; `None` if it does not fit by any that was tried.
     pub way: Option<Way>,
 }
 

@@ -21,8 +21,8 @@ use crate::replay::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// `true` if no replay through a checked pool ran out of memory, and no replay would at another
-    /// speed of the program.
+    /// `true` if no checked pool runs out of memory at any speed of the program, and the verdict is
+    /// not about a recorded failure.
     pub gets_through: bool,
     /// `true` if the replays did not run out of memory, but could at another speed of the program.
     /// The speed decides which freed blocks are still in use by other streams.
@@ -37,10 +37,11 @@ pub struct Verdict {
     /// Remedies with which the program does not run out of memory, or takes less memory: settings,
     /// other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
-    /// Advised pool: the first pool that a remedy names, or else the best of the replayed pools.
+    /// Advised pool. If the user named pools that succeed, the one that needs the least memory.
+    /// Otherwise the first pool that a remedy names, or else the best of the replayed pools.
     pub recommended: Option<Advice>,
-    /// Smallest memory that the checked pool needs, and the memory that the pool takes from a
-    /// larger device. `None` if several pools were checked, or if no device is large enough.
+    /// Smallest memory that a checked pool needs, and the memory that it takes from a large device.
+    /// `None` if memory ran out, or if the recorded allocator or the minimum is not known.
     pub needs: Option<Needs>,
     /// All known cards, each with the change that the program needs to fit on it. Empty if neither
     /// the program's pool nor a pool that it could change to is known.
@@ -59,14 +60,14 @@ pub struct Advice {
     pub enough: u64,
 }
 
-/// Memory that the program needs and takes with one pool, in bytes. A pool needs less on a small
+/// Memory that the program needs and takes with one pool, in bytes. A pool may need less on a small
 /// device than it takes on a large one, because it gives back cached memory before a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
     /// Usable memory of the smallest device on which the program does not run out of memory.
     pub least: u64,
-    /// Peak of the memory that the pool takes from a device that never runs out.
+    /// Peak of the memory that the pool takes from a device that has enough memory.
     pub most: u64,
     /// `false` if the peak depends on the program's speed. Less than `least` may then be enough.
     pub is_exact: bool,
@@ -144,9 +145,9 @@ impl Verdict {
     ) -> Result<Self, ReplayError> {
         let checked = checked_pools(recorded, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
-        // If the user chose no device and no pool, the verdict is about the recorded run. If the
-        // run's memory is not known, a replay on the default device proves nothing about the run,
-        // so the recorded failure decides.
+        // If the user chose no device, limit or pool, and the recorded allocator is known, the
+        // verdict is about the recorded run. If the run's memory is not known, a replay on the
+        // default device proves nothing about the run, so the recorded failure decides.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()

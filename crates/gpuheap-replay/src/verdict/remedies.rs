@@ -86,8 +86,8 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // If the device does not support a pool, the replay used another pool in its place. That other
-    // pool also has a result under its own name, so the result with the replacement is left out.
+    // If the device does not support a pool, the replay used another pool in its place. By default,
+    // that other pool also has a result under its own name, so the replacement is left out.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);

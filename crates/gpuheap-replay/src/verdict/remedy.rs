@@ -16,8 +16,8 @@ pub struct Remedy {
     pub python: Option<String>,
     /// Peak of bytes taken from the driver with the remedy; `None` if it does not change.
     pub reserved: Option<PeakRange>,
-    /// Bytes by which `reserved` is below the peak without the remedy. `None` if the program runs
-    /// out of memory without the remedy.
+    /// Bytes by which `reserved` is below the peak without the remedy. `None` if that peak is lower
+    /// or not known, for example because memory runs out.
     pub saves: Option<u64>,
     /// Number of driver calls with the remedy.
     pub driver_calls: Option<u64>,

@@ -17,8 +17,8 @@ pub(super) struct Resource {
 /// that rarely call the driver come first, then RMM's default and others that call the driver
 /// often. Each group is ordered by memory, least first.
 ///
-/// If the program runs out of memory with each resource, returns the resources that are enough on a
-/// device of any size, least memory first.
+/// If the program runs out of memory with each resource, returns the resources that are enough on
+/// the largest device that is tried, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {

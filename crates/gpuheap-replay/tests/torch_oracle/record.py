@@ -244,8 +244,8 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
             index = rng.choice((0, 0, 1, 2))
             pool = rng.choice((0, 1, 2)) if mem_pools else 0
             if mem_pools:
-                # Each pool caches memory for each stream, so large blocks would soon fill the
-                # device.
+                # Each pool caches memory for each stream separately. The maximum size keeps the
+                # memory of all caches low.
                 wanted_size = min(wanted_size, 64 * MIB)
             next_number += 1
             ok, address = True, 0

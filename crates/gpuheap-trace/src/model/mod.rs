@@ -36,7 +36,7 @@ pub use warning::{Warning, WarningKind};
 /// Guarantees:
 /// * Allocation numbers are `0..allocations()`, in the order of the [`Op::Allocate`] events.
 /// * Each allocation number is allocated once, then freed at most once. A freed block may stay
-///   pending (its stream has not reached the free), until at most one event ends that.
+///   pending (streams may still use it), until at most one event ends that.
 /// * `stream`, `thread` and `stack` of an event are indices into [`streams`](Self::streams),
 ///   [`threads`](Self::threads) (zero if the format has none) and [`stack`](Self::stack).
 /// * Times and event numbers never decrease.

@@ -36,7 +36,7 @@ pub enum WarningKind {
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
     UnknownFree,
-    /// Allocations at an address where a block was still live, so the log lacks that block's free.
+    /// Allocations at an address where a block was still live, so the file lacks that block's free.
     /// The reader freed the old block at that moment, on the block's stream
     /// ([`Trace::inferred_frees`]).
     ///

@@ -13,7 +13,7 @@ use crate::model::next_number;
 /// Entry of `device_traces[i]`: one event of a device. Files contain millions of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// Address of the block. For a failed request, the device's free bytes instead.
+    /// Address of the block or segment. For a failed request, the device's free bytes instead.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) stream: u64,

@@ -12,7 +12,7 @@ use crate::{Error, Place};
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
 /// Maximum number of visits to values, in addition to one visit for each byte of the pickle. A
-/// value that is in several lists is visited several times.
+/// value that is in several lists may be visited several times.
 const VISITS_AT_ONCE: u64 = 1_000_000;
 /// Upper bound on the bytes that a trace keeps for each visited value. For an entry, a trace keeps
 /// its event, its place and its address: about a hundred bytes. Reading an entry takes at least six

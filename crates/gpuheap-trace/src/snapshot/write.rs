@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::opcode;
 use crate::{Error, Op, Taken, Trace};
 
-/// Unit of PyTorch's block sizes. Its viewer needs blocks of whole units that fill their segments.
+/// Unit of PyTorch's block sizes. PyTorch's viewer needs blocks that fill their segments.
 const BLOCK: u64 = 512;
 
 /// Writes traces as one PyTorch memory snapshot, for PyTorch's memory viewer. The pickle has plain

@@ -108,8 +108,8 @@ impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
     }
 }
 
-/// Counts the keys in device memory. In host memory, atomic additions by many threads to the same
-/// element would be slow.
+/// Counts the keys in device memory, because many threads of a kernel may add to the same element
+/// at the same time.
 fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,

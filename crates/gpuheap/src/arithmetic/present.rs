@@ -141,7 +141,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         self.fold(Fold::Squares, values, Some(means.window()), Location::caller())
     }
 
-    /// Computes in device memory, because atomic additions by many threads to host memory are slow.
+    /// Computes in device memory, because many threads of a kernel may add to the same element.
     fn fold<S: ArrayData, T: Scalar, A: Scalar>(
         &self,
         fold: Fold,

@@ -243,7 +243,7 @@ impl Storage {
             state.memory = memory;
             return;
         }
-        // The scope ended while the memory was being allocated, and has freed this array. So
+        // This array was freed while it was staged, for example by the end of its scope. So
         // `memory` is given back now.
         let ending = state.ending();
         drop(state);
@@ -297,9 +297,9 @@ impl Storage {
     }
 
     /// Calls `work` to enqueue work that reads `source` and writes this storage. The work runs on a
-    /// stream of this storage's own device. That is the stream of the last use or, if it is of
-    /// another device, `home`, after `home` has waited for it. The source's stream is then ordered
-    /// after the work.
+    /// stream of this storage's own device: the stream of the last use, or `home` if that stream is
+    /// retired or the heap cannot use it. Then `home` waits for that stream first. The source's
+    /// stream is ordered after the work.
     pub(crate) fn use_with<R>(
         &self,
         source: &Storage,

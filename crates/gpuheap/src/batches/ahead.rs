@@ -60,8 +60,8 @@ impl<S: Source> Ahead<S> {
             let rows = self.source.rows(&piece);
             let uploaded = upload(&self.source, &piece, request, Some(&side));
             if ran_out(&uploaded) {
-                // The batch is not uploaded again before the program requests it. If each step had
-                // a failing upload, it would cost the time that prefetching saves.
+                // Uploads fewer batches ahead from now on. If each step had a failing upload, it
+                // would cost the time that prefetching saves.
                 self.most = self.ready.len();
                 return self.source.put_back(piece);
             }

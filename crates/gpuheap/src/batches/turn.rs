@@ -59,7 +59,7 @@ impl Request {
                 let members = turn.scope.state().members();
                 // Marks the upload as ended, and records the event afterwards. If another thread
                 // uses an array after the mark, the array's storage notes that use as later than
-                // the upload. The event covers uses before the mark.
+                // the upload. The event covers earlier uses on `side`.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }

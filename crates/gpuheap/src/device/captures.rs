@@ -79,7 +79,7 @@ struct CapturedGraph {
 pub(crate) enum Membership {
     Member,
     Ended,
-    /// The driver does not return the id of the stream's capture, because the capture was
+    /// The driver returns no id of the stream's capture, for example because the capture was
     /// invalidated. The stream may be part of this capture or of a later one.
     Unknown,
 }

@@ -291,7 +291,7 @@ impl OutOfMemory {
     }
 
     /// Returns the advice to free memory of this heap; `None` if freeing its live memory would not
-    /// be enough.
+    /// be enough, or if the number of missing bytes is unknown.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;

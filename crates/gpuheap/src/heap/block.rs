@@ -180,7 +180,7 @@ impl Block {
     /// graph or the driver fails, the block stays with the heap: its memory is counted as live and
     /// not reused. After any other driver error, the block is still freed or counted as pending.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        // The block's own stream needs no order. A foreign stream is ordered even if it has the
+        // The block's own stream needs no check. A foreign stream is checked even if it has the
         // same id: it may have been retired and wrapped again.
         if stream.id() == self.lease.stream_id && !stream.is_foreign() {
             return self.give_back(None);

@@ -177,9 +177,9 @@ setters! {
     ///
     /// * 0.04 of the peak. For a program that makes the pool map again and again, the fraction
     ///   grows up to 0.35.
-    /// * 1/72 of the device's memory, or of a lower limit. This amount shrinks once three quarters
-    ///   of that memory are in use, and is zero when all is in use. While the amount is not zero,
-    ///   the pool also takes larger pieces than a request needs.
+    /// * 1/72 of the device's memory, or of a lower limit. This amount shrinks once less than 22 %
+    ///   of that memory is left, and is zero when none is left. While the amount is not zero, the
+    ///   pool also takes larger pieces than a request needs.
     ///
     /// A slack set here is fixed, and does not depend on the device. With 0, the pool always maps
     /// free pieces before it grows beyond the peak. A negative value and NaN count as 0, and values

@@ -61,9 +61,9 @@ pub enum Fit {
     No {
         /// Missing bytes. If this many bytes return to the driver, or the limit is raised by this
         /// many, the request succeeds. Free pieces next to live blocks do not lower the figure,
-        /// because they return to the driver only together with those blocks. A `stitched` pool may
-        /// need fewer bytes, because it can join two such pieces. The figure may be too low on
-        /// WSL2, and if the driver does not report how much is free.
+        /// because they return to the driver only together with those blocks. Only a `stitched`
+        /// pool may need fewer bytes, because it can join two such pieces. The figure may be too
+        /// low on WSL2, and if the driver does not report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,

@@ -533,8 +533,8 @@ impl Figures {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
                 // Other threads may have given back memory since the refusal. If the limit now
-                // allows the request, the number of missing bytes is unknown. Then the whole
-                // request counts as missing.
+                // allows the request, the number of missing bytes is unknown. Then all bytes that
+                // the request needed from the driver count as missing.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::OutsidePool(needed) => {

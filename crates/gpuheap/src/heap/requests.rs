@@ -26,8 +26,8 @@ static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Requester {
-    /// Address of the code that requests, or of the variable that receives the allocation's
-    /// address; 0 if unknown.
+    /// Address of the requesting line's [`Location`](std::panic::Location), or of the variable that
+    /// receives the allocation's address; 0 if unknown.
     pub place: u64,
     /// Line of the program; `None` if the emulated driver has to find the line on the call stack.
     pub line: Option<String>,

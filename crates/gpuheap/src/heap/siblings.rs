@@ -270,7 +270,7 @@ mod tests {
         let stream = device.stream().unwrap();
         let live = heap.allocate(40 * MIB, &stream).unwrap();
         let (send, is_last) = channel();
-        // In its last reclaim step, a request calls the reclaimers and then waits for its turn.
+        // A request calls the reclaimers before its last reclaim step, in which it takes the turn.
         let _reclaimer = heap.register_reclaimer(move |_| {
             let _ = send.send(());
             0

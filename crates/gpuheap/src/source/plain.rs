@@ -30,7 +30,7 @@ pub(crate) struct PlainSource {
     /// Number of segments in each granule of 2 MiB, keyed by the granule's index. The driver puts
     /// several segments of device memory into a granule if none is larger than 2 MiB.
     shared_granules: FxHashMap<u64, u32>,
-    /// Bytes of the segments that share no granule with others, rounded as the driver does.
+    /// Bytes of the segments that cannot share a granule with others, rounded as the driver does.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,

@@ -179,7 +179,7 @@ impl fmt::Display for Change {
 }
 
 /// Change as text: `-8 KiB in 2 allocations`. One sign stands for both numbers if both grew or both
-/// shrank. Otherwise, the number of allocations has a sign too.
+/// shrank. Otherwise, the number of allocations has its own sign, unless it is 0.
 struct More {
     bytes: i64,
     allocations: i64,

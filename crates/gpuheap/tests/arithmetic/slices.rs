@@ -134,8 +134,8 @@ fn of_no_bytes() {
     bench.end();
 }
 
-/// Tests windows at odd addresses. For a copy from such an address, a kernel must use smaller units
-/// than it usually uses for elements of that size.
+/// Tests windows at any address. For a copy from an unaligned address, a kernel must use smaller
+/// units than it usually uses for elements of that size.
 #[test]
 fn windows_that_begin_anywhere() {
     let bench = Bench::new(Schedule::Seeded(10));

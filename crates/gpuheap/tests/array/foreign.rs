@@ -139,7 +139,7 @@ fn an_owner_frees_in_stream_order() {
         });
         check("cuMemFreeAsync", freed.unwrap()).unwrap();
     };
-    // SAFETY: the memory is long enough, is filled before it is read, and is freed here.
+    // SAFETY: the memory is long enough, is filled before it is read, and only `freed` frees it.
     let a = unsafe { heap.on(&streams[0]).wrap_owned::<u8, _>(address, 1 << 20, freed) };
     let mut a = a.unwrap();
     a.fill(3).unwrap();

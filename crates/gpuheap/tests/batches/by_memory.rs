@@ -55,9 +55,9 @@ fn chunk_counts_other_heaps_cache() {
         let target = heap.target().unwrap();
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
-        // The other heap has 16 MiB live and 64 MiB cached, so 48 of 128 MiB are free. A chunk may
-        // also use the cached memory, 112 MiB in all. But `binned` would round 112 MiB up to more
-        // than the device has, so its chunk is smaller.
+        // The other heap has 16 MiB live and at most 64 MiB cached, so at least 48 of 128 MiB are
+        // free. A chunk may also use the cached memory, 112 MiB in all. But `binned` would round
+        // 112 MiB up to more than the device has, so its chunk is smaller.
         assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
         drop((batches, live));
     }

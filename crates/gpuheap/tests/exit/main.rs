@@ -34,7 +34,7 @@ fn process_exit_frees_everything() {
     }
     let device = device();
     let heap = Heap::new(&device).unwrap();
-    // Makes the driver take memory for this process's context before the test measures `before`.
+    // Takes the memory that this process itself needs, before the test measures `before`.
     let _own = heap.target().unwrap().zeroed::<u8, _>(1).unwrap();
     let before = free_bytes(&device);
     for how in ["exit", "drop", "panic", "abort", "kill"] {

@@ -306,7 +306,7 @@ fn driver_pool_stays_out_of_capture() {
             before.free_on(&stream).unwrap();
             drop(theirs);
             drop(heap.allocate(MIB, &other).unwrap());
-            // During the capture, calls that would wait for the device or for the stream fail.
+            // In the capture, waits for the device fail, and so do waits and queries of the stream.
             assert!(heap.reclaim_all().is_err());
             assert!(stream.synchronize().is_err() && stream.is_done().is_err());
         });

@@ -61,8 +61,8 @@ fn default_stream_handles_name_one_stream() {
     }
 }
 
-/// Only one block fits on the device, so each block reuses memory that was last used on a retired
-/// stream. The heap must not query that stream.
+/// Only one block fits on the device, so each block on `own` reuses memory that was last used on a
+/// retired stream. The heap must not query that stream.
 #[test]
 fn retired_stream_is_not_queried() {
     for pool in PoolKind::ALL {

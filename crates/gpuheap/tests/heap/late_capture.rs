@@ -394,7 +394,7 @@ fn known_block_is_freed_in_capture() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         block.free_on(&stream).unwrap();
         let inside = allocate_filled(&heap, 5 * MIB, 2, &stream);
-        // The test frees a block of the capture on a stream outside of the capture.
+        // Frees a block of the capture on a stream outside of it. The host waits for that stream.
         let outside = device.stream().unwrap();
         inside.free_on(&outside).unwrap();
         theirs.end().expect(case).end();
@@ -836,8 +836,9 @@ fn heaps_end_amid_captures() {
                                 Err(_) => assert!(theirs.end().is_none()),
                             }
                         };
-                        // `runs` is `false` if the graph must not be launched, and `runs_late` if
-                        // it must not be launched after the blocks in `kept` are freed.
+                        // `runs` is `false` if the graph must not be launched. `runs_late` is
+                        // `false` if `kept` has memory of the graph. The graph must then not be
+                        // launched after the blocks in `kept` are freed, outside the capture.
                         let (mut runs, mut runs_late) = (true, true);
                         for _ in 0..next(9) {
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {

@@ -355,7 +355,7 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // The last size is chosen so that the product of slack and live bytes would be small if it
+        // The last size is chosen so that live bytes plus their slack would be small if the sum
         // wrapped at 64 bits.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);

@@ -58,8 +58,8 @@ fn stitched_blocks_are_not_overwritten_early() {
 fn run(pool: PoolKind, shape: &Shape) {
     // On this schedule, work is done only when it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
-    // Each slow stream adds to an array of 1 GiB. On an H200 (4.8 TB/s), one such pass takes 0.4
-    // ms, and three streams share this rate. The host needs far less time for the rest of a round.
+    // On a GPU, each slow stream adds to an array of 1 GiB. One such pass takes 0.4 ms on an H200
+    // (4.8 TB/s), and three streams share this rate. The rest of a round takes the host far less.
     let (rounds, count) = if on_real_gpu() { (2048, 256 << 20) } else { (512, 16) };
     let is_driver_s = matches!(pool, PoolKind::None | PoolKind::Driver);
     let limit = match pool {

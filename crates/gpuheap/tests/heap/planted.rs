@@ -104,8 +104,8 @@ impl Scene<'_> {
     fn write(&self, address: u64, bytes: u64, stream: &Stream) {
         match self.by {
             By::Calls => self.call(|driver| {
-                // SAFETY: the write is wrong on purpose. The emulator only reports such a write. On
-                // a GPU, it reaches only memory of this program.
+                // SAFETY: the write is wrong on purpose. The emulator's checks report it. On a GPU,
+                // it reaches only memory of this program.
                 let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
             }),
             By::Kernels => {

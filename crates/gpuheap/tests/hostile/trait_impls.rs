@@ -268,8 +268,8 @@ fn changing_shape_is_read_once() {
     assert_clean(&device, &heap, "shapes");
 }
 
-/// An array with an axis of length 0 has no elements. Operations on it fail nevertheless if the
-/// product of its other axes overflows.
+/// An array with an axis of length 0 has no elements. Many operations on it fail nevertheless if
+/// the product of its other axes overflows.
 #[test]
 fn huge_empty_axes_are_errors() {
     let device = device(1 << 30, Schedule::Immediate);

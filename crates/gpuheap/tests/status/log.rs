@@ -202,7 +202,7 @@ fn outlived_heap_logs_close_once() {
 }
 
 /// The logger resets the device while the heap logs its close. Close and reset both wait for the
-/// heap's thread that trims idle memory, but not for each other.
+/// heap's thread that trims idle memory. The reset must not wait for the close.
 #[test]
 fn logger_may_reset_during_close() {
     let closing = thread::spawn(|| {

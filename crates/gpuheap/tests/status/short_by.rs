@@ -79,8 +79,8 @@ impl Scene {
         let pieces = if hogs { HOG / PIECE } else { 0 };
         let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
-        // In the pool `driver`, a limit that was set in the builder cannot be changed. This test
-        // raises the limit later, so it sets the limit only after the heap is built.
+        // In the pool `driver`, a hard limit that was set in the builder cannot be raised. This
+        // test raises the limit later, so it sets the limit only after the heap is built.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
         Scene { streams, heap, hog, live: Vec::new() }
     }
@@ -298,8 +298,8 @@ fn assert_foreseen(
                 let fit = heap.would_fit(bytes).unwrap();
                 let meter = heap.meter().unwrap();
                 let allocated = heap.allocate(bytes, &stream);
-                // If the pool does not map memory, a small request may succeed although the
-                // forecast is no. The driver may have room for it in a granule that is in use.
+                // In pools other than `split` and `stitched`, a small request may succeed although
+                // the forecast is no. The driver may have room for it in a granule that is in use.
                 let maps = matches!(pool, PoolKind::Split | PoolKind::Stitched);
                 let certain = maps || bytes > 2 * MIB;
                 let agree = fit.is_yes() == allocated.is_ok();
@@ -489,7 +489,7 @@ fn driver_refusal_is_not_device_full() {
 }
 
 /// If `would_fit` returns yes, the request succeeds, and if it returns no, the request fails. This
-/// driver reports too much free memory, so for nearly all of the memory the result is "perhaps".
+/// driver reports too much free memory: for requests of nearly all of it, the result is "perhaps".
 #[test]
 fn overpromising_driver_gives_perhaps() {
     for pool in PoolKind::ALL {

@@ -140,8 +140,8 @@ def end():
         # Writes the report before the snapshot: a process may be killed while it writes a long
         # history.
         guarded(write)()
-        # If no step followed the last failure, the failure was fatal. Then keeps the snapshot that
-        # was written at the failure, because it explains the failure.
+        # If no step followed the last failure, the failure counts as fatal. Then keeps the snapshot
+        # that was written at the failure, because it explains the failure.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()

@@ -15,7 +15,7 @@ PROPOSALS = os.path.join(FOLDER, "rpn.py")
 
 
 def count_in_detector(frame, bound):
-    """Returns the largest count of boxes that the code of `frame` may find, at most `bound`."""
+    """Returns the largest count that the code of `frame` may find, at most `bound`."""
     most = most_boxes(frame) if frame is not None else None
     return bound if most is None else min(bound, most)
 

@@ -58,7 +58,8 @@ def check_progress(place, frame):
     if progress.reads < least or time.monotonic() - progress.since < SECONDS:
         return
     if state.ended == "hang":
-        # The first attempt failed: the program caught `SystemExit`, or this is not the main thread.
+        # The first attempt failed: the program caught `SystemExit`, or it was in another thread
+        # than the main thread, where no exception is raised.
         os._exit(CODE)
     state.ended, state.hang = "hang", place(frame)
     progress.mark = None

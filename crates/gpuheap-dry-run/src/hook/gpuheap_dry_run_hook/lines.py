@@ -79,7 +79,7 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns a source line as text.
+    """Returns a source line's file, number and function as text.
 
     `at` is the pair of the line's code object and line number, or None for native code.
     """

@@ -63,7 +63,7 @@ impl Stitched {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
-        // Small runs are kept for small requests. A large request may use only an empty small run.
+        // Small runs are kept for small requests. Large requests may use one only if it is empty.
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || empty_runs.contains(&block.address))
         };

@@ -9,10 +9,10 @@
 
 /// Number of requests that the log contains.
 const LOG: usize = 1 << 17;
-/// Number of consecutive sizes, the present request's size being the last, that must match earlier
-/// requests. If they match, the request gets the place of the earlier request.
+/// Number of consecutive sizes, the present request's size being the last, that a look-up compares
+/// with earlier requests. If all match, the log is followed from the earlier request on.
 const CONTEXT: u32 = 4;
-/// Number of log entries that are searched for a size that the next entry does not have. The
+/// Number of log entries, from the next one on, that are searched for the size of a request. The
 /// program may have left out some requests of the previous round.
 const AHEAD: usize = 8;
 /// Number of consecutive requests without a match in the log, after which only about one request in

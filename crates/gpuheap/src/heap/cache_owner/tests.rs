@@ -184,7 +184,8 @@ fn closing_cache_receives_no_block() {
             drop(allocate(()));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
-            // Fills this thread's bin, so that `victim` returns to the main thread's cache.
+            // Fills this thread's bin, now that both threads have started. The free of `victim`
+            // then tries the main thread's cache.
             drop([(); 8].map(allocate));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());

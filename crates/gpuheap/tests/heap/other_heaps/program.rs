@@ -160,8 +160,8 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Maximum number of programs that the test runs. Among so many programs, some requests for device
-/// memory and some for pinned memory fail, even on a slow machine.
+/// Number of programs after which the test ends, once its time is up. Among so many programs, some
+/// requests for device memory and some for pinned memory fail, even on a slow machine.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.

@@ -12,8 +12,8 @@ use crate::stream::StreamRef;
 pub(crate) enum Eligibility {
     /// All free memory. If enqueued work still uses the memory, the stream can usually wait for it.
     All,
-    /// Memory that needs no wait, and memory with a fence to wait for. The last poll fenced all
-    /// frees that can be fenced, so no stream can wait for memory without a fence.
+    /// Memory that needs no wait, and memory with a fence to wait for. A poll fences the frees of
+    /// the polled streams, so most memory without a fence was freed on streams that take no fence.
     Fenced,
     /// Only memory that needs no wait: the stream cannot wait, for example during a capture.
     Usable,

@@ -35,7 +35,7 @@ const PAGE: u64 = crate::source::GRANULE;
 /// Number of empty small runs that are kept for small requests. Others serve large requests too.
 const KEPT_EMPTY_RUNS: usize = 2;
 
-/// Maximum number of boundaries between unmerged free blocks before another merge is tried.
+/// Least bound on the boundaries between unmerged free blocks. Above the bound, merging is retried.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
