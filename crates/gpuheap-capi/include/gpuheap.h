@@ -503,8 +503,8 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 // memory. Without these waits, a later allocation may overlap work that is still running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the driver refuses the stream,
-// nothing is freed. If only the heap's pool refuses it, the memory is freed in the order of its own
-// stream, and the call returns an error.
+// nothing is freed. If only the heap's pool refuses it, the memory is freed in the order of its
+// own stream, and the call returns an error.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
 // Records that another stream uses an allocation. The later gpuheap_free is then also ordered

@@ -201,8 +201,8 @@ pub unsafe extern "C" fn gpuheap_free(
 /// memory. Without these waits, a later allocation may overlap work that is still running.
 ///
 /// The rules of gpuheap_allocate for streams hold here too. If the driver refuses the stream,
-/// nothing is freed. If only the heap's pool refuses it, the memory is freed in the order of its own
-/// stream, and the call returns an error.
+/// nothing is freed. If only the heap's pool refuses it, the memory is freed in the order of its
+/// own stream, and the call returns an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_on(
     heap: *mut gpuheap_heap,
