@@ -19,8 +19,8 @@ fail() {
 # together, so each other set of packages compiles most of them again.
 build() {
     [ "${BUILT:-}" != 1 ] || return 0
-    for package in "$@"; do set -- "$@" --package "$package"; shift; done
-    cargo build --quiet --manifest-path "$root/Cargo.toml" "$@"
+    # shellcheck disable=SC2046
+    cargo build --quiet --manifest-path "$root/Cargo.toml" $(printf ' --package %s' "$@")
 }
 
 # need_python VERSION: fails without an interpreter. VERSION is the oldest version that is enough.

@@ -187,10 +187,12 @@ fn note_close_fits(verdict: &mut Verdict, run: &Run) {
     let share = MARGIN * 100.0;
     for card in verdict.cards.iter().filter(|card| card.outcome.is_fit()) {
         let is_replayed = verdict.devices == 1 && card.card == run.device.card.name;
-        let needs = verdict.needs.as_ref().filter(|_| is_replayed);
         let uses_pytorch = card.processes.iter().any(|process| process.torch.is_some());
-        let peak = card.devices.iter().filter(|_| !uses_pytorch).filter_map(|one| one.peak).max();
-        let needed = needs.map(|needs| needs.least + needs.beside).or(peak);
+        let needed = match &verdict.needs {
+            Some(needs) if is_replayed => Some(needs.least + needs.beside),
+            _ if uses_pytorch => None,
+            _ => card.devices.iter().filter_map(|device| device.peak).max(),
+        };
         let Some(free) = needed.and_then(|needed| card.total.checked_sub(needed)) else { continue };
         if (free as f64) < MARGIN * card.total as f64 {
             verdict.notes.push(format!(

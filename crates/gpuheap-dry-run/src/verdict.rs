@@ -506,7 +506,7 @@ impl Benchmark {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Counts {
-    /// As many as the tensor allows.
+    /// The largest number that the tensor allows.
     #[default]
     Largest,
     /// At most this number.

@@ -210,9 +210,9 @@ unsafe fn note_content(
         // contract, the tensor lives during the call.
         let (result, tensor) = unsafe { (&*result.cast::<Tensor>(), &*tensor) };
         // SAFETY: PyTorch created `result` and `tensor`.
-        let (memory, sizes, results, kind) = unsafe {
-            let (memory, _) = (torch.memory(result)?, torch.memory(tensor)?);
-            (memory, torch.sizes(tensor)?, torch.sizes(result)?, torch.kind(tensor)?)
+        let (memory, own, sizes, results, kind) = unsafe {
+            let (memory, own) = (torch.memory(result)?, torch.memory(tensor)?);
+            (memory, own, torch.sizes(tensor)?, torch.sizes(result)?, torch.kind(tensor)?)
         };
         let elements: i64 = sizes.iter().product();
         let count = results.iter().product();
@@ -220,8 +220,7 @@ unsafe fn note_content(
         let unique = |sum: i64| Content::SumOf { sum, count, most: sum - (count - 1).min(sum) };
         let content = match operator.trim_end_matches('\0') {
             "one_hot" => Content::OneOf(i64::try_from(classes.addr()).unwrap_or(1).max(1)),
-            // SAFETY: PyTorch created the tensor.
-            name @ ("max" | "index") => match contents::at(unsafe { torch.memory(tensor)?.0 })? {
+            name @ ("max" | "index") => match contents::at(own.0)? {
                 Content::OneOf(classes) if name == "index" => Content::OneOf(classes),
                 Content::AtMost(most) | Content::SumOf { most, .. } => Content::AtMost(most),
                 _ => return None,

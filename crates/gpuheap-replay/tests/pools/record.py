@@ -116,8 +116,8 @@ class Rmm:
                 self.resource = rmm.mr.BinningMemoryResource(
                     self.counted, settings["min_size_exponent"], settings["max_size_exponent"]
                 )
-        # These resources keep free blocks for each stream. So the program also frees blocks on
-        # other streams than the streams that allocated them.
+        # Pool and arena resources keep free blocks for each stream. So the program frees blocks on
+        # other streams too than the streams that allocated them.
         self.frees_elsewhere = kind in ("pool", "arena")
         self.settles = kind == "async"
 

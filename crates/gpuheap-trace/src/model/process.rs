@@ -119,8 +119,8 @@ pub enum RecordingEnd {
     Exit,
     /// The recorder stopped before the end of the process, for this reason.
     Stopped(Arc<str>),
-    /// It is unknown how the process ended: by a signal, `_exit` or `exec`. Its exit handlers did
-    /// not run. All calls until then are recorded.
+    /// The process ended without its exit handlers: by a signal, `_exit` or `exec`. All calls until
+    /// then are recorded.
     #[default]
     Unknown,
 }

@@ -187,9 +187,9 @@ impl ThreadCache {
     }
 
     /// Puts a block into the remote frees of `home`, another thread's cache that served the block.
-    /// That thread counted the allocation. It must also count the free, and does so when it takes
-    /// the block out. If this thread counted the free, that thread's live bytes and peak would only
-    /// grow.
+    /// The owner of `home` counted the allocation, so it must also count the free: it does so when
+    /// it takes the block out. If the calling thread counted the free, the owner's live bytes and
+    /// peak would only grow.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
